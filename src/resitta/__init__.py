@@ -1,0 +1,32 @@
+"""Test-time adaptation that does not degrade: ResiTTA and eight baselines behind one call.
+
+import resitta
+adapter = resitta.adapt(model, "resitta")
+logits = adapter(images)
+"""
+
+from resitta import errors, methods
+from resitta.adapter import Adapter, adapt
+from resitta.errors import ResittaError
+from resitta.method import Learner, Method
+from resitta.registry import create, list_methods, register
+from resitta.settings import setting
+from resitta.stats import BankStats, Stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Adapter",
+    "BankStats",
+    "Learner",
+    "Method",
+    "ResittaError",
+    "Stats",
+    "adapt",
+    "create",
+    "errors",
+    "list_methods",
+    "methods",
+    "register",
+    "setting",
+]

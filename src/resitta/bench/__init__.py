@@ -1,0 +1,1 @@
+"""Runs: a frozen protocol, the loop, the record it writes."""

@@ -1,0 +1,115 @@
+"""BatchNorm layers of any model: find them, wrap them, switch how they get their statistics.
+
+A wrapper keeps the caller's own layer and calls it, so subclasses of BatchNorm that do more than normalise
+(an activation, a dropout) keep doing it. Wrappers differ only in the statistics they let the layer use.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+BatchNorm = _BatchNorm
+"""What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
+
+
+def bn_layers(model: nn.Module) -> list[tuple[str, BatchNorm]]:
+    """Return every BatchNorm layer with its name (1d, 2d, 3d, SyncBatchNorm and their subclasses).
+
+    >>> [name for name, _ in bn_layers(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))]
+    ['1']
+    """
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, BatchNorm)]
+
+
+def replace_layers(model: nn.Module, kind: type[nn.Module], make: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Put `make(layer)` in the place of every layer of a kind, once per layer even if it is used in several places."""
+    made: dict[int, nn.Module] = {}
+    places = [(name, m) for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, kind)]
+    for name, layer in places:
+        made[id(layer)] = made.get(id(layer)) or make(layer)
+        if not name:
+            return made[id(layer)]
+        model.set_submodule(name, made[id(layer)])
+    return model
+
+
+class AdaptiveBN(nn.Module):
+    """A caller's BatchNorm layer, wrapped. In `updating` mode a forward pass also moves its statistics."""
+
+    def __init__(self, layer: BatchNorm) -> None:
+        super().__init__()
+        self.layer = layer
+        self.updating = False
+
+    def statistics(self) -> tuple[Tensor, Tensor] | None:
+        """Return the mean and variance the layer normalises with, if it has its own."""
+        return None
+
+    def unwrap(self) -> BatchNorm:
+        """Return the caller's layer, holding the statistics."""
+        if (statistics := self.statistics()) is not None:
+            self.layer.running_mean, self.layer.running_var = statistics
+        return self.layer
+
+
+class BatchStatisticsBN(AdaptiveBN):
+    """Normalise with the statistics of the batch at hand (prediction-time BN); gradients flow through them.
+
+    A batch with one value per channel has no variance: such a batch is normalised with the source statistics.
+
+    >>> layer = BatchStatisticsBN(nn.BatchNorm1d(1).eval())
+    >>> layer(torch.tensor([[1.0], [3.0]])).flatten().round().tolist()
+    [-1.0, 1.0]
+    >>> layer(torch.tensor([[3.0]])).item() > 2.9
+    True
+    """
+
+    source_mean: Tensor | None
+    source_var: Tensor | None
+
+    def __init__(self, layer: BatchNorm) -> None:
+        super().__init__(layer)
+        self.register_buffer("source_mean", layer.running_mean)
+        self.register_buffer("source_var", layer.running_var)
+        layer.running_mean = layer.running_var = None  # an eval-mode layer without them uses the batch's
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise, with the layer's own forward pass."""
+        if x.numel() > x.shape[1] or self.source_mean is None:
+            return self._layer(x)
+        self.layer.running_mean, self.layer.running_var = self.source_mean, self.source_var
+        try:
+            return self._layer(x)
+        finally:
+            self.layer.running_mean = self.layer.running_var = None
+
+    def _layer(self, x: Tensor) -> Tensor:
+        result: Tensor = self.layer(x)
+        return result
+
+
+def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and biased variance of each channel over everything but the channel axis.
+
+    >>> batch_moments(torch.tensor([[1.0], [3.0]]))
+    (tensor([2.]), tensor([1.]))
+    """
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    var, mean = torch.var_mean(x, axes, correction=0)
+    return mean, var
+
+
+@contextmanager
+def updating_statistics(network: nn.Module) -> Iterator[None]:
+    """Let every wrapped layer of a network move its statistics in the forward passes inside."""
+    layers = [module for module in network.modules() if isinstance(module, AdaptiveBN)]
+    for layer in layers:
+        layer.updating = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.updating = False

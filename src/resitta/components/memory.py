@@ -1,0 +1,132 @@
+"""A memory of stream samples: images in one preallocated tensor on the model's device, decisions on the host.
+
+Who enters and who leaves is decided by subclasses (`EntroBank`, `CSTU`, `PBRS`) from labels, ages and entropies,
+which reach the host in one copy per batch; the images themselves never leave the device.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from resitta.components.entropy import labels_and_entropies
+from resitta.errors import BadImages, BadState
+
+
+class Memory(nn.Module, ABC):
+    """At most `capacity` samples, each with the label and entropy it had when it came in, and its age in samples."""
+
+    images: Tensor
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity = capacity
+        self.register_buffer("images", torch.empty(0), persistent=False)  # allocated when the shape is known
+        self.all_labels = np.zeros(capacity, dtype=np.int64)
+        self.all_entropies = np.zeros(capacity, dtype=np.float64)
+        self.births = np.zeros(capacity, dtype=np.int64)
+        self.size = 0
+        self.clock = 0
+        self.classes = 0
+
+    @abstractmethod
+    def admit(self, label: int, entropy: float) -> int | None:
+        """Return the slot for a new sample (a free one, or one whose sample leaves), or None to discard it."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The predicted labels of the stored samples."""
+        return self.all_labels[: self.size]
+
+    @property
+    def entropies(self) -> NDArray[np.float64]:
+        """The entropies of the stored samples."""
+        return self.all_entropies[: self.size]
+
+    @property
+    def ages(self) -> NDArray[np.int64]:
+        """How many samples the stream has brought since each stored one."""
+        return self.clock - self.births[: self.size]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many stored samples each class has."""
+        return np.bincount(self.labels, minlength=self.classes)
+
+    @property
+    def samples(self) -> Tensor:
+        """The stored images."""
+        return self.images[: self.size]
+
+    def fill(self, images: Tensor, logits: Tensor, *, every: int) -> Iterator[None]:
+        """Add a batch in stream order; yield after every `every`-th sample of the stream, when an update is due."""
+        self._make_room(images)
+        self.classes = logits.shape[1]
+        labels, entropies = labels_and_entropies(logits)
+        start = 0
+        while start < len(images):
+            stop = min(len(images), start + every - self.clock % every)
+            self.add(images[start:stop], labels[start:stop], entropies[start:stop])
+            start = stop
+            if self.clock % every == 0:
+                yield
+
+    def add(self, images: Tensor, labels: NDArray[np.int64], entropies: NDArray[np.float64]) -> None:
+        """Offer samples one after the other, then copy the images of those that stay, all at once."""
+        self._make_room(images)
+        newest: dict[int, int] = {}
+        for index, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
+            self.clock += 1
+            slot = self.admit(label, entropy) if math.isfinite(entropy) else None
+            if slot is not None:
+                self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, self.clock
+                self.size = max(self.size, slot + 1)
+                newest[slot] = index
+        if newest:
+            self.images[list(newest)] = images[list(newest.values())].to(self.images.dtype)
+
+    def rescore(self, logits: Tensor) -> None:
+        """Replace the labels and entropies of all stored samples by those of fresh predictions."""
+        self.all_labels[: self.size], self.all_entropies[: self.size] = labels_and_entropies(logits)
+
+    def _make_room(self, images: Tensor) -> None:
+        shape = (self.capacity, *images.shape[1:])
+        if self.size == 0 and self.images.shape != shape:
+            self.images = images.new_zeros(shape)
+        if self.images.shape != shape:
+            kept, found = tuple(self.images.shape[1:]), tuple(images.shape[1:])
+            raise BadImages(f"the memory holds {kept} images, found {found}; resize them, or reset() the adapter")
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return everything for `state_dict`: the images and the host's side."""
+        host = {name: torch.from_numpy(getattr(self, name).copy()) for name in _HOST_ARRAYS}
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        return {"images": self.images, **host, **counters}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take everything back from a `state_dict`."""
+        if state["births"].shape != self.births.shape:
+            raise BadState(f"the state holds a memory of {len(state['births'])}, this one has {self.capacity}")
+        self.images = state["images"].to(self.images, copy=True)
+        for name in _HOST_ARRAYS:
+            setattr(self, name, state[name].cpu().numpy().copy())
+        for name in _COUNTERS:
+            setattr(self, name, int(state[name]))
+
+
+_HOST_ARRAYS = ("all_labels", "all_entropies", "births")
+_COUNTERS = ("size", "clock", "classes")
+
+
+def random_choice(slots: NDArray[np.int64], generator: torch.Generator) -> int:
+    """Pick one slot at random.
+
+    >>> random_choice(np.array([7]), torch.Generator())
+    7
+    """
+    return int(slots[int(torch.randint(len(slots), (), generator=generator))])

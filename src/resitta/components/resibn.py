@@ -1,0 +1,86 @@
+"""ResiBN, resilient batch normalisation: target statistics that follow the stream and are drawn back to the source.
+
+The target statistics are the running statistics of the caller's own layer. An updating pass moves them towards the
+batch, (μ_t, σ²_t) <- (1-ν_b)(μ_t, σ²_t) + ν_b(μ_b, σ²_b), and normalises with the result. A soft-alignment step
+descends the squared Wasserstein distance W₂² = (μ_t-μ_s)² + (σ_t-σ_s)² to the source statistics with rate η.
+"""
+
+from torch import Tensor
+
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm, batch_moments
+
+
+def soft_align(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor, eta: float) -> tuple[Tensor, Tensor]:
+    """One descent step on W₂², in μ and in σ (not σ²; an ε in the root would inflate nearly dead channels).
+
+    >>> import torch
+    >>> mean, var, zero, one = torch.tensor(1.0), torch.tensor(4.0), torch.tensor(0.0), torch.tensor(1.0)
+    >>> soft_align(mean, var, zero, one, eta=0.25)
+    (tensor(0.5000), tensor(2.2500))
+    """
+    std, source_std = var.sqrt(), source_var.sqrt()
+    mean = mean - 2 * eta * (mean - source_mean)
+    std = std - 2 * eta * (std - source_std)
+    return mean, std.square()
+
+
+def wasserstein(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor) -> Tensor:
+    """W₂ between two Gaussians with independent channels.
+
+    >>> import torch
+    >>> wasserstein(torch.tensor([3.0]), torch.tensor([25.0]), torch.tensor([0.0]), torch.tensor([1.0]))
+    tensor(5.)
+    """
+    squares = (mean - source_mean).square() + (var.sqrt() - source_var.sqrt()).square()
+    return squares.sum().sqrt()
+
+
+class ResiBN(AdaptiveBN):
+    """Resilient batch normalisation around one BatchNorm layer.
+
+    >>> import torch
+    >>> layer = ResiBN(torch.nn.BatchNorm1d(1).eval(), nu_b=0.5)
+    >>> layer.updating = True
+    >>> _ = layer(torch.tensor([[2.0], [2.0]]))
+    >>> layer.layer.running_mean, layer.layer.running_var
+    (tensor([1.]), tensor([0.5000]))
+    >>> layer.align(eta=0.25)
+    >>> layer.layer.running_mean
+    tensor([0.5000])
+    """
+
+    source_mean: Tensor
+    source_var: Tensor
+
+    def __init__(self, layer: BatchNorm, nu_b: float) -> None:
+        super().__init__(layer)
+        self.nu_b = nu_b
+        mean, var = self.statistics()
+        self.register_buffer("source_mean", mean.clone())
+        self.register_buffer("source_var", var.clone())
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Return the target mean and variance."""
+        mean, var = self.layer.running_mean, self.layer.running_var
+        assert mean is not None  # the adapter refuses models without running statistics
+        assert var is not None
+        return mean, var
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise with the target statistics, moved towards the batch first when updating."""
+        if self.updating:
+            self._follow(x.detach())
+        result: Tensor = self.layer(x)
+        return result
+
+    def align(self, eta: float) -> None:
+        """Draw the target statistics back to the source."""
+        aligned = soft_align(*self.statistics(), self.source_mean, self.source_var, eta)
+        self.layer.running_mean, self.layer.running_var = aligned
+
+    def _follow(self, x: Tensor) -> None:
+        """Set new tensors instead of writing in place: a graph may still hold the old ones."""
+        mean, var = self.statistics()
+        batch_mean, batch_var = batch_moments(x.to(mean.dtype))
+        self.layer.running_mean = mean.lerp(batch_mean, self.nu_b)
+        self.layer.running_var = var.lerp(batch_var, self.nu_b)

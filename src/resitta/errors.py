@@ -1,0 +1,88 @@
+"""The tree of exceptions: catch `ResittaError` for all of them, or one branch for one kind of trouble.
+
+Every message says what was wrong, what was found, and what to do about it.
+
+>>> issubclass(BadImages, ResittaError) and issubclass(BadImages, ValueError)
+True
+"""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+
+
+class ResittaError(Exception):
+    """Everything this library raises on purpose."""
+
+
+class UnsuitableModel(ResittaError, ValueError):
+    """The model lacks what the method needs, such as BatchNorm layers with running statistics."""
+
+
+class UnknownName(ResittaError, LookupError):
+    """No method, setting, preset, corruption or model has that name."""
+
+
+class BadSetting(ResittaError, ValueError):
+    """A setting has the wrong type or lies outside its range."""
+
+
+class BadImages(ResittaError, ValueError):
+    """The images are not what the adapter takes: floats in [0, 1], N×C×H×W, on the model's device."""
+
+
+class NonFiniteImages(BadImages):
+    """Some images hold NaN or Inf."""
+
+
+class BadOutput(ResittaError, ValueError):
+    """The model did not return logits of shape N×C."""
+
+
+class BadState(ResittaError, ValueError):
+    """A saved state does not belong to this adapter or is damaged."""
+
+
+class NotExportable(ResittaError):
+    """The method predicts in a way that no ordinary BatchNorm checkpoint can express."""
+
+
+class NonConformant(ResittaError, AssertionError):
+    """A method broke one of the promises that `check_method` tests."""
+
+
+class BadData(ResittaError, ValueError):
+    """A data set, archive or checkpoint on disk is missing, damaged or of another kind."""
+
+
+class MissingExtra(ResittaError, ImportError):
+    """An optional part needs a package that is not installed."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Say which known names are close to a mistyped one, or list them all.
+
+    >>> near("tnet", ["tent", "note"])
+    "Did you mean 'tent'?"
+    >>> near("zzz", ["tent", "note"])
+    'Known: note, tent.'
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
+
+
+def require(package: str, extra: str) -> ModuleType:
+    """Import an optional package, or say which extra brings it.
+
+    >>> require("no_such_package", "demo")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.MissingExtra: no_such_package is not installed; run: pip install "resitta[demo]"
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        top = package.partition(".")[0]
+        raise MissingExtra(f'{top} is not installed; run: pip install "resitta[{extra}]"') from error

@@ -1,0 +1,82 @@
+"""What may enter an adapter: float images in [0, 1], N×C×H×W, finite, on the model's device."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from resitta.components.network import Network
+from resitta.errors import BadImages, NonFiniteImages
+
+NonFinite = Literal["raise", "skip"]
+ROUNDING = 1e-3
+"""How far a pixel may leave [0, 1]: what half precision and resizing round off."""
+
+
+def check_form(images: Any, network: Network) -> Tensor:
+    """Refuse anything but a batch of float images for this network, and give it the network's precision."""
+    if not isinstance(images, Tensor):
+        raise BadImages(f"images must be a torch.Tensor, found {type(images).__name__}; try torch.as_tensor(images)")
+    shape = tuple(images.shape)
+    if images.ndim != 4:
+        hint = "add the batch axis with images[None]" if images.ndim == 3 else "reshape them"
+        raise BadImages(f"images must have four axes N×C×H×W, found shape {shape}; {hint}")
+    if not images.is_floating_point():
+        hint = "divide by 255: images.float() / 255" if images.dtype == torch.uint8 else "convert with images.float()"
+        raise BadImages(f"images must be floating point in [0, 1], found {images.dtype}; {hint}")
+    if images.numel() == 0:
+        raise BadImages(f"the batch is empty: shape {shape}; pass at least one image")
+    _check_channels(images, network)
+    device, dtype = _home(network)
+    if images.device != device:
+        move = f"images.to({str(device)!r}) or adapter.to({str(images.device)!r})"
+        raise BadImages(f"images are on {images.device}, the model is on {device}; call {move}")
+    return images.to(dtype)
+
+
+def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
+    """Refuse values outside [0, 1]; return which images are finite, or None when all are (one copy to the host)."""
+    pixels = images if network.mean is None or network.std is None else images * network.std + network.mean
+    low, high = torch.stack(pixels.aminmax()).tolist()
+    finite = None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        finite = pixels.isfinite().flatten(1).all(dim=1)
+        if non_finite == "raise":
+            raise NonFiniteImages(f"{_which(finite)} NaN or Inf; drop them, or pass non_finite='skip'")
+        if not finite.any():
+            return finite
+        low, high = torch.stack(pixels[finite].aminmax()).tolist()
+    if low < -ROUNDING or high > 1 + ROUNDING:
+        raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {_range_hint(low, high, network)}")
+    return finite
+
+
+def _home(network: Network) -> tuple[torch.device, torch.dtype]:
+    """The device and precision of the first floating-point tensor of a network."""
+    for tensor in (*network.model.parameters(), *network.model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return torch.device("cpu"), torch.float32
+
+
+def _check_channels(images: Tensor, network: Network) -> None:
+    if network.mean is not None and network.mean.shape[1] not in (1, images.shape[1]):
+        found, wanted = images.shape[1], network.mean.shape[1]
+        raise BadImages(f"normalized= names {wanted} channels, the images have {found}; make them agree")
+
+
+def _which(finite: Tensor) -> str:
+    bad = (~finite).nonzero().flatten().tolist()
+    names = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+    return f"{len(bad)} of {len(finite)} images (index {names}) hold"
+
+
+def _range_hint(low: float, high: float, network: Network) -> str:
+    if network.mean is not None:
+        return "check that normalized=(mean, std) is what your pipeline applies"
+    if low >= 0 and high > 2:
+        return "divide by 255"
+    if low > -0.5 and high < 1.5:
+        return "clamp them with images.clamp(0, 1), or pass normalized=(mean, std) if your pipeline normalises"
+    return "pass normalized=(mean, std) if your pipeline normalises"

@@ -1,0 +1,71 @@
+"""The small protocol a method fulfils: frozen settings that start a learner, and the learner itself.
+
+A method is a frozen dataclass of settings. `start` gives it the caller's network and a random generator and gets back
+a learner: a module that holds whatever the method keeps while it runs (networks, memory, optimizer).
+Everything a learner registers as parameter, buffer or submodule is saved, moved and reset without further code.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from resitta.components.memory import Memory
+from resitta.components.network import Network, Trained
+from resitta.settings import check_settings
+
+Needs = Literal["nothing", "batch_norm", "running_statistics"]
+
+
+class Learner(nn.Module, ABC):
+    """What a method keeps on one stream. Gradients are enabled inside `step`."""
+
+    updates: int = 0
+
+    @abstractmethod
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch and change nothing."""
+
+    @abstractmethod
+    def step(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch, as they were before learning from it, and learn from it."""
+
+    def deployed(self) -> Network | None:
+        """Return the network whose ordinary BatchNorm form predicts what the learner predicts, if there is one."""
+        return None
+
+    def memory(self) -> Memory | None:
+        """Return the learner's memory of samples, if it keeps one."""
+        return next((module for module in self.modules() if isinstance(module, Memory)), None)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the counters for `state_dict`."""
+        return {"updates": self.updates}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take the counters back from a `state_dict`."""
+        self.updates = state["updates"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """The settings of a method. Subclass it as a frozen, keyword-only dataclass and `register` it."""
+
+    name: ClassVar[str] = ""
+    needs: ClassVar[Needs] = "running_statistics"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    @property
+    def trains(self) -> Trained:
+        """Which parameters of the caller's network may move: none, the BatchNorm affine ones, or all."""
+        return "affine"
+
+    @abstractmethod
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream. Fork `network` rather than change it; draw only from `generator`."""

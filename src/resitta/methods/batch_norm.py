@@ -1,0 +1,47 @@
+"""BN: normalise with the statistics of the test batch; the weights stay as they are (Nado et al., 2020)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from resitta.components.bn_layers import BatchStatisticsBN
+from resitta.components.network import Network, Trained
+from resitta.method import Learner, Method, Needs
+from resitta.registry import register
+
+
+@register("bn")
+@dataclass(frozen=True, kw_only=True)
+class BatchNormAdapt(Method):
+    """Prediction-time batch normalisation. Helps on shuffled streams, hurts when a batch holds few classes."""
+
+    needs: ClassVar[Needs] = "batch_norm"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    @property
+    def trains(self) -> Trained:
+        """Nothing."""
+        return "none"
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        del generator
+        return BatchNormLearner(network)
+
+
+class BatchNormLearner(Learner):
+    """The source network on batch statistics."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network.fork().with_bn(BatchStatisticsBN)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits under the batch's own statistics."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    step = predict

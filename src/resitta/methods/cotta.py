@@ -1,0 +1,95 @@
+"""CoTTA: augmentation-averaged pseudo-labels and stochastic restoring (Wang et al., CVPR 2022)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from resitta.components.bn_layers import BatchStatisticsBN
+from resitta.components.network import Network, Trained, View
+from resitta.components.optimizer import Adam
+from resitta.components.randomness import device_generator
+from resitta.components.self_training import follow, soft_cross_entropy
+from resitta.components.views import strong_view
+from resitta.method import Learner, Method, Needs
+from resitta.registry import register
+from resitta.settings import setting
+
+
+@register("cotta")
+@dataclass(frozen=True, kw_only=True)
+class CoTTA(Method):
+    """Settings as its authors' code has them.
+
+    `threshold`: below this mean confidence of the source model the teacher averages over `views` augmented copies.
+    `restore`: the probability with which a weight of the student returns to the source after a step.
+    """
+
+    needs: ClassVar[Needs] = "batch_norm"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cifar10": {"threshold": 0.92, "restore": 0.01},
+        "cifar100": {"threshold": 0.72, "restore": 0.01},
+        "imagenet": {"threshold": 0.1, "restore": 0.001},
+    }
+
+    lr: float = setting(1e-3, above=0)
+    nu: float = setting(0.001, at_least=0, at_most=1)
+    views: int = setting(32, at_least=1)
+    threshold: float = setting(0.92, at_least=0, at_most=1)
+    restore: float = setting(0.01, at_least=0, at_most=1)
+    strong_view: View | None = None
+    per_sample: bool = False
+
+    @property
+    def trains(self) -> Trained:
+        """Every parameter."""
+        return "all"
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        return CoTTALearner(self, network, generator)
+
+
+class CoTTALearner(Learner):
+    """A student, a teacher that follows it, and the source as an anchor; all normalise with batch statistics."""
+
+    def __init__(self, method: CoTTA, network: Network, generator: torch.Generator) -> None:
+        super().__init__()
+        self.method = method
+        self.generator = generator
+        self.anchor = network.fork().with_bn(BatchStatisticsBN)
+        self.teacher = network.fork("all").with_bn(BatchStatisticsBN).requires_grad_(False)
+        self.student = network.fork("all").with_bn(BatchStatisticsBN)
+        self.optimizer = Adam(self.student.parameters(), lr=method.lr)
+        self.view = method.strong_view or partial(strong_view, generator=generator, per_sample=method.per_sample)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the teacher's logits, averaged over augmented copies when the source is unsure of the batch."""
+        confidence = self.anchor(images).softmax(dim=1).amax(dim=1).mean()
+        if confidence >= self.method.threshold:
+            plain: Tensor = self.teacher(images)
+            return plain
+        copies = [self.teacher(self.teacher.augment(images, self.view)) for _ in range(self.method.views)]
+        return torch.stack(copies).mean(dim=0)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict with the teacher, train the student on it, let the teacher follow, restore."""
+        targets = self.predict(images)
+        loss = soft_cross_entropy(self.student(images), targets).mean()
+        self.optimizer.descend(loss)
+        follow(self.teacher, self.student, self.method.nu)
+        self.restore()
+        self.updates += 1
+        return targets
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Give each weight of the student back its source value with a small probability."""
+        source = dict(self.anchor.all_parameters())
+        for name, weight in self.student.all_parameters():
+            generator = device_generator(self.generator, weight.device)
+            chance = torch.rand(weight.shape, generator=generator, device=weight.device)
+            weight.copy_(torch.where(chance < self.method.restore, source[name], weight))

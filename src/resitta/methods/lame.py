@@ -1,0 +1,98 @@
+"""LAME: leave the model alone, let neighbours in feature space agree (Boudiaf et al., CVPR 2022)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from resitta.components.entropy import log_probabilities
+from resitta.components.features import penultimate
+from resitta.components.network import Network, Trained
+from resitta.method import Learner, Method, Needs
+from resitta.registry import register
+from resitta.settings import setting
+
+Affinity = Literal["knn", "rbf", "linear"]
+
+
+@register("lame")
+@dataclass(frozen=True, kw_only=True)
+class LAME(Method):
+    """Correct the probabilities of a batch by the affinities of its features; returns log-probabilities as logits.
+
+    `features`: None finds the input of the model's head; a module's name takes that module's output; a callable
+    maps images to features.
+    """
+
+    needs: ClassVar[Needs] = "nothing"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    affinity: Affinity = "knn"
+    neighbours: int = setting(5, at_least=1)
+    steps: int = setting(100, at_least=1)
+    tolerance: float = setting(1e-8, at_least=0)
+    features: str | Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def trains(self) -> Trained:
+        """Nothing."""
+        return "none"
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        del generator
+        return LAMELearner(self, network)
+
+
+def affinities(features: Tensor, kind: Affinity, neighbours: int) -> Tensor:
+    """The N×N matrix K of affinities between L2-normalised features.
+
+    >>> points = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    >>> affinities(points, "knn", neighbours=1)
+    tensor([[0., 1., 0.],
+            [1., 0., 0.],
+            [0., 1., 0.]])
+    """
+    unit = F.normalize(features, dim=1)
+    if kind == "linear":
+        return unit @ unit.T
+    distance = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist")
+    if kind == "rbf":
+        kth = distance.topk(min(neighbours, len(unit)), largest=False).values[:, -1]
+        return torch.exp(-distance.square() / (2 * kth.mean().square()).clamp(min=1e-12))
+    nearest = distance.topk(min(neighbours + 1, len(unit)), largest=False).indices[:, 1:]
+    return torch.zeros_like(distance).scatter_(1, nearest, 1.0)
+
+
+def laplacian(log_p: Tensor, kernel: Tensor, steps: int, tolerance: float) -> Tensor:
+    """Iterate Y <- softmax(log p + K·Y) until the energy stands still; return log Y."""
+    log_y, old = log_p, float("inf")
+    for step in range(steps):
+        pairwise = kernel @ log_y.exp()
+        log_y = log_probabilities(log_p + pairwise)
+        y = log_y.exp()
+        energy = float((y * (log_y - log_p - pairwise)).sum())
+        if step > 1 and abs(energy - old) <= tolerance * abs(old):
+            break
+        old = energy
+    return log_y
+
+
+class LAMELearner(Learner):
+    """The frozen source network and the correction of its outputs."""
+
+    def __init__(self, method: LAME, network: Network) -> None:
+        super().__init__()
+        self.method = method
+        self.network = network.fork()
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the corrected log-probabilities."""
+        logits, features = penultimate(self.network, images, self.method.features)
+        kernel = affinities(features, self.method.affinity, self.method.neighbours)
+        return laplacian(log_probabilities(logits), kernel, self.method.steps, self.method.tolerance)
+
+    step = predict

@@ -1,0 +1,71 @@
+"""NOTE: instance-aware batch normalisation and prediction-balanced reservoir sampling (Gong et al., NeurIPS 2022)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from resitta.components.bn_layers import updating_statistics
+from resitta.components.entropy import entropy
+from resitta.components.instance_aware_bn import InstanceAwareBN
+from resitta.components.network import Network
+from resitta.components.optimizer import Adam
+from resitta.components.pbrs import PBRS
+from resitta.method import Learner, Method
+from resitta.registry import register
+from resitta.settings import setting
+
+
+@register("note")
+@dataclass(frozen=True, kw_only=True)
+class NOTE(Method):
+    """Settings as its authors' code has them; `k` counts standard errors in IABN."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    lr: float = setting(1e-4, above=0)
+    k: float = setting(4.0, at_least=0)
+    momentum: float = setting(0.01, at_least=0, at_most=1)
+    capacity: int = setting(64, at_least=1)
+    update_every: int = setting(64, at_least=1)
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        return NOTELearner(self, network, generator)
+
+
+class NOTELearner(Learner):
+    """One network with instance-aware normalisation that trains on its memory."""
+
+    def __init__(self, method: NOTE, network: Network, generator: torch.Generator) -> None:
+        super().__init__()
+        self.method = method
+        iabn = partial(InstanceAwareBN, k=method.k, momentum=method.momentum)
+        self.network = network.fork("affine").with_bn(iabn)
+        self.optimizer = Adam(self.network.parameters(), lr=method.lr)
+        self.bank = PBRS(method.capacity, generator=generator)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits; each sample is normalised on its own."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, fill the memory, and update whenever `update_every` further samples have come."""
+        with torch.no_grad():
+            logits = self.predict(images)
+        for _ in self.bank.fill(images, logits, every=self.method.update_every):
+            self.update()
+        return logits
+
+    def update(self) -> None:
+        """One entropy step on everything in the memory."""
+        if self.bank.size == 0:
+            return
+        with updating_statistics(self):
+            logits = self.network(self.bank.samples)
+        self.optimizer.descend(entropy(logits).mean())
+        self.updates += 1

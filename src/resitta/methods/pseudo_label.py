@@ -1,0 +1,69 @@
+"""PL: train on one's own predictions as if they were labels (Lee, 2013)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from resitta.components.bn_layers import BatchStatisticsBN
+from resitta.components.network import Network
+from resitta.components.optimizer import Adam
+from resitta.method import Learner, Method, Needs
+from resitta.registry import register
+from resitta.settings import setting
+
+
+@register("pl")
+@dataclass(frozen=True, kw_only=True)
+class PseudoLabel(Method):
+    """One Adam step per batch on hard pseudo-labels; trains the BatchNorm affine parameters, on batch statistics.
+
+    `threshold`: only predictions at least this confident count; 0 takes them all.
+    """
+
+    needs: ClassVar[Needs] = "batch_norm"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    lr: float = setting(1e-3, above=0)
+    threshold: float = setting(0.0, at_least=0, at_most=1)
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        del generator
+        return PseudoLabelLearner(self, network)
+
+
+def pseudo_label_loss(logits: Tensor, threshold: float) -> Tensor:
+    """Mean cross entropy with the predicted labels, over the predictions that are confident enough.
+
+    >>> pseudo_label_loss(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), threshold=0.9).item() < 1e-3
+    True
+    """
+    losses = F.cross_entropy(logits, logits.argmax(dim=1), reduction="none")
+    counted = (logits.softmax(dim=1).amax(dim=1) >= threshold).to(losses.dtype)
+    return (losses * counted).sum() / counted.sum().clamp(min=1)
+
+
+class PseudoLabelLearner(Learner):
+    """One network that trains on every batch it predicts."""
+
+    def __init__(self, method: PseudoLabel, network: Network) -> None:
+        super().__init__()
+        self.threshold = method.threshold
+        self.network = network.fork("affine").with_bn(BatchStatisticsBN)
+        self.optimizer = Adam(self.network.parameters(), lr=method.lr)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits under the batch's own statistics."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, then train on the predictions."""
+        logits = self.predict(images)
+        self.optimizer.descend(pseudo_label_loss(logits, self.threshold))
+        self.updates += 1
+        return logits

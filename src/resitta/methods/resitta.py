@@ -1,0 +1,130 @@
+"""ResiTTA: resilient batch normalisation, an entropy-driven memory bank, teacher-student self-training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN, updating_statistics
+from resitta.components.entrobank import EntroBank
+from resitta.components.network import Network, Trained, View
+from resitta.components.optimizer import Adam
+from resitta.components.resibn import ResiBN
+from resitta.components.robust_bn import RobustBN
+from resitta.components.self_training import follow, soft_cross_entropy
+from resitta.components.views import strong_view
+from resitta.method import Learner, Method
+from resitta.registry import register
+from resitta.settings import setting
+
+
+@register("resitta")
+@dataclass(frozen=True, kw_only=True)
+class ResiTTA(Method):
+    """The paper's settings under the paper's names, and its ablations.
+
+    `norm`: ResiBN, or RBN (no alignment) or AdBN (batch statistics) in its place. `drop_outdated`,
+    `drop_overconfident`, `compare_uncertainty`: the three rules of EntroBank. `refresh`: re-score the bank with the
+    teacher after each update. `strong_view`: any images -> images in [0, 1]; None is the paper's. `per_sample`: draw
+    the paper's view anew for each image instead of once per batch.
+    """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cifar10": {},
+        "cifar100": {},
+        "imagenet": {"eta": 0.05},
+    }
+
+    lr: float = setting(1e-3, above=0)
+    eta: float = setting(0.01, at_least=0, at_most=0.5)
+    nu_b: float = setting(0.05, at_least=0, at_most=1)
+    nu_m: float = setting(0.001, at_least=0, at_most=1)
+    capacity: int = setting(64, at_least=1)
+    update_every: int = setting(64, at_least=1)
+    forget_age: int = setting(1000, at_least=1)
+    mature_age: int = setting(200, at_least=1)
+    norm: Literal["resibn", "rbn", "adbn"] = "resibn"
+    drop_outdated: bool = True
+    drop_overconfident: bool = True
+    compare_uncertainty: bool = True
+    refresh: bool = False
+    train: Literal["affine", "all"] = "affine"
+    strong_view: View | None = None
+    per_sample: bool = False
+
+    @property
+    def trains(self) -> Trained:
+        """The BatchNorm affine parameters, or all."""
+        return self.train
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        return ResiTTALearner(self, network, generator)
+
+    def normalization(self, layer: BatchNorm) -> AdaptiveBN:
+        """Wrap one BatchNorm layer: ResiBN, or its replacement in an ablation."""
+        if self.norm == "adbn":
+            return BatchStatisticsBN(layer)
+        return RobustBN(layer, self.nu_b) if self.norm == "rbn" else ResiBN(layer, self.nu_b)
+
+
+class ResiTTALearner(Learner):
+    """A teacher that predicts, a student that learns from the bank."""
+
+    def __init__(self, method: ResiTTA, network: Network, generator: torch.Generator) -> None:
+        super().__init__()
+        self.method = method
+        self.teacher = network.fork(method.train).with_bn(method.normalization).requires_grad_(False)
+        self.student = network.fork(method.train).with_bn(method.normalization)
+        self.optimizer = Adam(self.student.parameters(), lr=method.lr)
+        self.view = method.strong_view or partial(strong_view, generator=generator, per_sample=method.per_sample)
+        self.bank = EntroBank(
+            method.capacity,
+            generator=generator,
+            forget_age=method.forget_age,
+            mature_age=method.mature_age,
+            drop_outdated=method.drop_outdated,
+            drop_overconfident=method.drop_overconfident,
+            compare_uncertainty=method.compare_uncertainty,
+        )
+
+    def deployed(self) -> Network | None:
+        """The teacher, whose statistics are ordinary running statistics unless AdBN takes them from each batch."""
+        return None if self.method.norm == "adbn" else self.teacher
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the teacher's logits."""
+        logits: Tensor = self.teacher(images)
+        return logits
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, fill the bank, and update whenever `update_every` further samples have come."""
+        logits = self.predict(images)
+        for _ in self.bank.fill(images, logits, every=self.method.update_every):
+            self.update()
+        return logits
+
+    def update(self) -> None:
+        """One adaptation on everything in the bank."""
+        if self.bank.size == 0:
+            return
+        images = self.bank.samples
+        strong = self.student.augment(images, self.view)
+        with updating_statistics(self):
+            targets = self.teacher(images)
+            logits = self.student(strong)
+        self.optimizer.descend(soft_cross_entropy(logits, targets).mean())
+        self.align()
+        follow(self.teacher, self.student, self.method.nu_m)
+        self.updates += 1
+        if self.method.refresh:
+            self.bank.rescore(self.predict(images))
+
+    def align(self) -> None:
+        """Let every ResiBN of both networks take one soft-alignment step."""
+        for layer in self.modules():
+            if isinstance(layer, ResiBN):
+                layer.align(self.method.eta)

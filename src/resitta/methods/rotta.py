@@ -1,0 +1,94 @@
+"""RoTTA: robust batch normalisation, a category-balanced memory, time-aware self-training (Yuan et al., CVPR 2023)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from resitta.components.bn_layers import updating_statistics
+from resitta.components.cstu import CSTU
+from resitta.components.network import Network, View
+from resitta.components.optimizer import Adam
+from resitta.components.robust_bn import RobustBN
+from resitta.components.self_training import follow, soft_cross_entropy
+from resitta.components.views import strong_view
+from resitta.method import Learner, Method
+from resitta.registry import register
+from resitta.settings import setting
+
+
+@register("rotta")
+@dataclass(frozen=True, kw_only=True)
+class RoTTA(Method):
+    """Settings as its authors' code has them; `alpha` is the rate of RBN, `nu` that of the teacher."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    lr: float = setting(1e-3, above=0)
+    alpha: float = setting(0.05, at_least=0, at_most=1)
+    nu: float = setting(0.001, at_least=0, at_most=1)
+    capacity: int = setting(64, at_least=1)
+    update_every: int = setting(64, at_least=1)
+    strong_view: View | None = None
+    per_sample: bool = False
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        return RoTTALearner(self, network, generator)
+
+
+def timeliness(ages: Tensor) -> Tensor:
+    """The weight of a sample in the loss, e^(-a)/(1+e^(-a)), with a its age over the capacity.
+
+    >>> timeliness(torch.tensor([0.0]))
+    tensor([0.5000])
+    """
+    return torch.sigmoid(-ages)
+
+
+class RoTTALearner(Learner):
+    """A teacher that predicts, a student that learns from the memory."""
+
+    def __init__(self, method: RoTTA, network: Network, generator: torch.Generator) -> None:
+        super().__init__()
+        self.method = method
+        rbn = partial(RobustBN, alpha=method.alpha)
+        self.teacher = network.fork("affine").with_bn(rbn).requires_grad_(False)
+        self.student = network.fork("affine").with_bn(rbn)
+        self.optimizer = Adam(self.student.parameters(), lr=method.lr)
+        self.bank = CSTU(method.capacity)
+        self.view = method.strong_view or partial(strong_view, generator=generator, per_sample=method.per_sample)
+
+    def deployed(self) -> Network:
+        """The teacher."""
+        return self.teacher
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the teacher's logits."""
+        logits: Tensor = self.teacher(images)
+        return logits
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, fill the memory, and update whenever `update_every` further samples have come."""
+        logits = self.predict(images)
+        for _ in self.bank.fill(images, logits, every=self.method.update_every):
+            self.update()
+        return logits
+
+    def update(self) -> None:
+        """One adaptation on everything in the memory; recent samples weigh more."""
+        if self.bank.size == 0:
+            return
+        images = self.bank.samples
+        strong = self.student.augment(images, self.view)
+        with updating_statistics(self):
+            targets = self.teacher(images)
+            logits = self.student(strong)
+        ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
+        weights = timeliness(ages).to(logits)
+        self.optimizer.descend((soft_cross_entropy(logits, targets) * weights).mean())
+        follow(self.teacher, self.student, self.method.nu)
+        self.updates += 1

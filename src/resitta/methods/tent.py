@@ -1,0 +1,53 @@
+"""TENT: minimise the entropy of the predictions on the batch at hand (Wang et al., ICLR 2021)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from resitta.components.bn_layers import BatchStatisticsBN
+from resitta.components.entropy import entropy
+from resitta.components.network import Network
+from resitta.components.optimizer import Adam
+from resitta.method import Learner, Method, Needs
+from resitta.registry import register
+from resitta.settings import setting
+
+
+@register("tent")
+@dataclass(frozen=True, kw_only=True)
+class Tent(Method):
+    """One Adam step per batch on the mean entropy; trains the BatchNorm affine parameters, on batch statistics."""
+
+    needs: ClassVar[Needs] = "batch_norm"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    lr: float = setting(1e-3, above=0)
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        del generator
+        return TentLearner(self, network)
+
+
+class TentLearner(Learner):
+    """One network that trains on every batch it predicts."""
+
+    def __init__(self, method: Tent, network: Network) -> None:
+        super().__init__()
+        self.network = network.fork("affine").with_bn(BatchStatisticsBN)
+        self.optimizer = Adam(self.network.parameters(), lr=method.lr)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits under the batch's own statistics."""
+        logits: Tensor = self.network(images)
+        return logits
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, then make these predictions more certain."""
+        logits = self.predict(images)
+        self.optimizer.descend(entropy(logits).mean())
+        self.updates += 1
+        return logits

@@ -1,0 +1,21 @@
+"""The paper's source networks, their public checkpoints, and models from elsewhere."""
+
+from resitta.models.checkpoints import load_checkpoint, load_into
+from resitta.models.normalise import Normalised
+from resitta.models.resnet import ResNet50
+from resitta.models.resnext import ResNeXt29
+from resitta.models.wide_resnet import WideResNet
+from resitta.models.zoo import MODELS, ModelEntry, create, list_models
+
+__all__ = [
+    "MODELS",
+    "ModelEntry",
+    "Normalised",
+    "ResNeXt29",
+    "ResNet50",
+    "WideResNet",
+    "create",
+    "list_models",
+    "load_checkpoint",
+    "load_into",
+]

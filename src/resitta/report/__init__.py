@@ -1,0 +1,1 @@
+"""Records made readable: tables, figures, one self-contained page."""

@@ -1,0 +1,80 @@
+"""Settings of a method: frozen dataclass fields that know their range and check themselves.
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True, kw_only=True)
+... class Example:
+...     lr: float = setting(1e-3, above=0)
+...     def __post_init__(self) -> None:
+...         check_settings(self)
+>>> Example(lr=-1)
+Traceback (most recent call last):
+    ...
+resitta.errors.BadSetting: lr must be > 0, found -1; its default is 0.001
+"""
+
+import dataclasses
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from resitta.errors import BadSetting
+
+T = TypeVar("T")
+
+
+def setting(
+    default: T, *, at_least: float | None = None, above: float | None = None, at_most: float | None = None
+) -> T:
+    """Declare a setting with its default and the range it may take."""
+    bounds = {"at_least": at_least, "above": above, "at_most": at_most}
+    return dataclasses.field(default=default, metadata=bounds)
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse a dataclass whose values do not fit their annotations or ranges."""
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        wrong = _type_trouble(value, hints[field.name]) or _range_trouble(value, field.metadata)
+        if wrong:
+            default = f"; its default is {field.default!r}"
+            raise BadSetting(f"{field.name} must be {wrong}, found {value!r}{default}")
+
+
+def _type_trouble(value: object, hint: Any) -> str | None:
+    """Say what the annotation asks for, or None when the value fits it."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        return None if value in choices else f"one of {', '.join(map(repr, choices))}"
+    if origin in (Union, UnionType):
+        wrongs = [_type_trouble(value, option) for option in get_args(hint)]
+        return None if None in wrongs else " or ".join(str(wrong) for wrong in wrongs)
+    fits, wanted = _fits(value, hint)
+    return None if fits else wanted
+
+
+def _fits(value: object, hint: Any) -> tuple[bool, str]:
+    """Whether a value has a plain type, and that type in words; anything else in a setting is a function."""
+    a_bool = isinstance(value, bool)
+    plain = {
+        bool: (a_bool, "True or False"),
+        int: (isinstance(value, int) and not a_bool, "a whole number"),
+        float: (isinstance(value, int | float) and not a_bool, "a number"),
+        str: (isinstance(value, str), "a string"),
+        type(None): (value is None, "None"),
+    }
+    return plain.get(hint, (callable(value), "callable"))
+
+
+def _range_trouble(value: Any, bounds: Any) -> str | None:
+    """Say which bound the value breaks; NaN breaks every bound."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    low, above, high = bounds.get("at_least"), bounds.get("above"), bounds.get("at_most")
+    if low is not None and not value >= low:
+        return f">= {low}"
+    if above is not None and not value > above:
+        return f"> {above}"
+    if high is not None and not value <= high:
+        return f"<= {high}"
+    return None

@@ -1,0 +1,87 @@
+"""What every source of images offers: all labels at once, pixels only when asked for."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from resitta.errors import BadData, BadSetting
+
+Labels = npt.NDArray[np.int64]
+Indices = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+
+class ImageSet(Protocol):
+    """The images of one domain, in a fixed order, read lazily by index.
+
+    A stream decides the order from `labels` alone and then reads batch by batch, so a set may be far larger
+    than memory. Any object with these four members is an image set; no base class is needed.
+    """
+
+    @property
+    def labels(self) -> Labels:
+        """The true class of every image, shape (N,)."""
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are; every label is below it."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, indices: Indices) -> Tensor:
+        """Return the images asked for, in that order, as uint8 N×3×H×W."""
+
+
+def checked_indices(indices: Indices, length: int, origin: str) -> Labels:
+    """Refuse indices that are no whole numbers or point outside the set.
+
+    >>> checked_indices([2, 0], 3, "photos.zip").tolist()
+    [2, 0]
+    >>> checked_indices([3], 3, "photos.zip")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadData: photos.zip has images 0 to 2, but image 3 was asked for.
+    """
+    found = np.asarray(indices)
+    if found.size == 0:
+        return np.empty(0, np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise BadData(f"{origin} is read by a list of whole numbers, not by {found.ndim}-d {found.dtype}.")
+    outside = found[(found < 0) | (found >= length)]
+    if outside.size:
+        raise BadData(f"{origin} has images 0 to {length - 1}, but image {outside[0]} was asked for.")
+    return found.astype(np.int64)
+
+
+def checked_labels(labels: npt.ArrayLike, length: int, classes: int | None, origin: str) -> tuple[Labels, int]:
+    """Return the labels as int64 with the number of classes, by default one more than the highest label.
+
+    >>> checked_labels([0, 2, 1], 3, None, "digits")
+    (array([0, 2, 1]), 3)
+    """
+    found = np.asarray(labels)
+    if length == 0:
+        raise BadData(f"{origin} holds no images; give it at least one.")
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise BadData(f"{origin} needs a list of whole numbers as labels, not {found.ndim}-d {found.dtype}.")
+    if len(found) != length:
+        raise BadData(f"{origin} has {length} images but {len(found)} labels; give one label per image.")
+    count = int(found.max()) + 1 if classes is None else classes
+    if found.min() < 0 or found.max() >= count:
+        raise BadData(f"{origin} has labels {found.min()} to {found.max()}; they must lie in 0 to {count - 1}.")
+    return found.astype(np.int64), count
+
+
+def checked_severity(severity: int) -> int:
+    """Refuse a severity that the corrupted sets do not have.
+
+    >>> checked_severity(6)
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadSetting: severity must be 1, 2, 3, 4 or 5, not 6.
+    """
+    if severity not in range(1, 6):
+        raise BadSetting(f"severity must be 1, 2, 3, 4 or 5, not {severity!r}.")
+    return int(severity)

@@ -1,0 +1,51 @@
+"""Plain folders of images, one subfolder per class."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+from resitta.errors import BadData
+from resitta.streams.datasets.files import FileImages, labelled
+
+
+class ImageFolder(FileImages):
+    """Images as `root/<class>/<name>.png`; the class is the place of its folder in sorted order.
+
+    Hidden files are skipped, and so are files beside the class folders. Images are scaled and cropped to
+    `size` as for ImageNet (256/224); give None for images that are stored in their final size.
+    """
+
+    def __init__(self, root: str | Path, *, size: int | None = 224, classes: int | None = None) -> None:
+        folder = Path(root)
+        files = {name: image_files(folder / name) for name in class_folders(folder)}
+        names, labels = labelled(files, str(folder))
+        load = partial(read_file, folder)
+        super().__init__(names, labels, load, origin=str(folder), classes=classes, size=size)
+
+
+def class_folders(root: Path) -> list[str]:
+    """Return the names of the class folders in sorted order; there must be at least one."""
+    if not root.is_dir():
+        raise BadData(f"{root} is not a folder; check the path.")
+    with os.scandir(root) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    if not names:
+        raise BadData(f"{root} has no class folders; images must lie in one subfolder per class.")
+    return names
+
+
+def image_files(folder: Path) -> list[str]:
+    """Return the names of the files in one class folder; there must be at least one."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")]
+    if not names:
+        raise BadData(f"{folder} holds no images; fill this class folder or remove it.")
+    return names
+
+
+def read_file(root: Path, name: str) -> bytes:
+    """Return the bytes of one file under `root`."""
+    try:
+        return (root / name).read_bytes()
+    except OSError as error:
+        raise BadData(f"{root / name} cannot be read ({error.strerror}); restore it or remove it.") from error

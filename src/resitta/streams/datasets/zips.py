@@ -1,0 +1,54 @@
+"""Zipped folders of images, read in place."""
+
+import zipfile
+import zlib
+from functools import partial
+from pathlib import Path
+
+from resitta.errors import BadData
+from resitta.streams.datasets.files import FileImages, labelled
+
+
+class ImageZip(FileImages):
+    """Images as `<class>/<name>.png` inside a zip; the class is the place of its folder in sorted order.
+
+    Nothing is unpacked to disk. The zip stays open for as long as this object lives. Images keep their stored
+    size unless `size` asks for ImageNet's scaling and cropping.
+    """
+
+    def __init__(self, path: str | Path, *, size: int | None = None, classes: int | None = None) -> None:
+        archive = _open(Path(path))
+        names, labels = labelled(_class_files(archive, path), str(path))
+        load = partial(_read_member, archive)
+        super().__init__(names, labels, load, origin=str(path), classes=classes, size=size)
+
+
+def _open(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise BadData(f"{path} cannot be opened as a zip ({error}); download or zip it again.") from error
+
+
+def _class_files(archive: zipfile.ZipFile, path: str | Path) -> dict[str, list[str]]:
+    files: dict[str, list[str]] = {}
+    for name in archive.namelist():
+        if name.startswith("/") or "\\" in name or ".." in name.split("/"):
+            raise BadData(f"{path} holds the unsafe name {name!r}; zip the class folders again.")
+        folder, _, file = name.rpartition("/")
+        if not folder or not file or file.startswith("."):
+            continue
+        if "/" in folder:
+            raise BadData(f"{path} holds {name!r}; zip the class folders so that it reads class/name.png.")
+        files.setdefault(folder, []).append(file)
+    if not files:
+        raise BadData(f"{path} has no class folders; its images must be named class/name.png.")
+    return files
+
+
+def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    try:
+        return archive.read(name)
+    # RuntimeError: encrypted; NotImplementedError: an exotic compression
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
+        raise BadData(f"{archive.filename}/{name} is damaged ({error}); download or zip it again.") from error

@@ -1,0 +1,56 @@
+"""What all tests share: one thread, small networks, the optional beds."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    """A small BatchNorm network whose running statistics are not the trivial ones."""
+    return small_network()
+
+
+def small_network(classes: int = 5, seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        head = nn.Linear(12, classes)
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 12, 3, stride=2, bias=False),
+            nn.BatchNorm2d(12),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            head,
+        )
+        for _ in range(20):
+            net(torch.rand(32, 3, 10, 10) * 2 - 0.5)
+        with torch.no_grad():
+            head.weight.mul_(4)  # confident enough for entropies to differ
+    return net.eval()
+
+
+def stream(n: int, seed: int = 1, size: int = 10) -> Tensor:
+    """Images whose brightness drifts, so that statistics have something to follow."""
+    generator = torch.Generator().manual_seed(seed)
+    base = torch.rand(n, 3, size, size, generator=generator)
+    shade = torch.linspace(0.2, 0.9, n).view(-1, 1, 1, 1)
+    tint = torch.rand(n, 3, 1, 1, generator=generator)
+    return (base * shade * 0.6 + tint * 0.4).clamp(0, 1)
+
+
+@pytest.fixture(scope="session")
+def beds() -> Path:
+    """The folder of real images and source models, where there is one."""
+    root = Path(os.environ.get("RESITTA_BEDS", Path(__file__).parents[2] / "shared" / "beds"))
+    if not (root / "load.py").exists():
+        pytest.skip("no beds here; set RESITTA_BEDS to measure on real images")
+    return root
