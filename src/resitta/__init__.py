@@ -7,6 +7,7 @@ logits = adapter(images)
 
 from resitta import errors, methods
 from resitta.adapter import Adapter, adapt
+from resitta.checks import check_method
 from resitta.errors import ResittaError
 from resitta.method import Learner, Method
 from resitta.registry import create, list_methods, register
@@ -23,6 +24,7 @@ __all__ = [
     "ResittaError",
     "Stats",
     "adapt",
+    "check_method",
     "create",
     "errors",
     "list_methods",

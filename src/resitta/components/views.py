@@ -5,7 +5,7 @@ and a little noise. Any callable from images to images can take its place.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -40,8 +40,8 @@ def strong_view(images: Tensor, *, generator: torch.Generator, per_sample: bool 
     In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in random order; pad the
     edges, rotate, shift and scale; blur; crop the centre; flip; add noise; clip. The parameters are drawn
     from `generator`, a CPU generator, once for the whole batch or, with `per_sample`, once for every image;
-    the noise, on the images' device, for every value. Images without three channels keep their saturation
-    and hue.
+    the noise, on the images' device, for every value. Saturation and hue are skipped for images that do not
+    have three channels.
 
     Bind the generator to obtain a `View`:
 
@@ -54,7 +54,7 @@ def strong_view(images: Tensor, *, generator: torch.Generator, per_sample: bool 
     count, _, height, width = images.shape
     parameters = ViewParameters.draw(count if per_sample else 1, height, width, generator=generator)
     noise = device_generator(generator, images.device)
-    # Half precision would place pixels a tenth of a pixel off.
+    # Half precision would misplace the pixels of a large image.
     dtype = torch.promote_types(images.dtype, torch.float32)
     out = torch.empty_like(images)
     for part in _parts(images):
@@ -73,11 +73,12 @@ def _check(images: Tensor) -> None:
         )
 
 
-def _parts(images: Tensor) -> Iterator[slice]:
+def _parts(images: Tensor) -> list[slice]:
     """Cut the batch into what is worked on at a time: all of it on an accelerator, `CPU_PIXELS` on a CPU."""
-    on_cpu = images.device.type == "cpu"
-    step = CPU_PIXELS // math.prod(images.shape[2:]) if on_cpu else len(images)
-    return (slice(start, start + max(step, 1)) for start in range(0, len(images), max(step, 1)))
+    if images.device.type != "cpu":
+        return [slice(None)]
+    step = max(1, CPU_PIXELS // math.prod(images.shape[2:]))
+    return [slice(start, start + step) for start in range(0, len(images), step)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,7 @@ class ViewParameters:
     shift: Tensor
     """Whole pixels to the right and down."""
     scale: Tensor
+    """Above 1 enlarges."""
     sigma: Tensor
     """Standard deviation of the blur, in pixels."""
     flip: Tensor
@@ -138,11 +140,11 @@ class ViewParameters:
 def move(images: Tensor, *, angle: Tensor, shift: Tensor, scale: Tensor, flip: Tensor) -> Tensor:
     """Rotate and scale about the centre, shift, then flip, with a margin of 2 pixels that `blur` uses up.
 
-    Output pixel p shows the input at R(-angle) (p - shift) / scale, measured from the centre, bilinearly
-    interpolated. Reading beyond the border yields the border: the same as padding each end by half a side,
-    moving, and cropping the centre, as long as the padding reaches. It does within the strong view's ranges
-    for squares from 22×22 pixels on, and up to a ratio of 3:2 from 48 pixels on. Beyond that, the edges
-    continue where a padded image would end in black.
+    Before the flip, output pixel p shows the input at R(-angle) (p - shift) / scale, measured from the centre
+    and bilinearly interpolated. Reading beyond the border yields the border: the same as padding each end by
+    half a side, moving, and cropping the centre, as long as the padding reaches. It does within the strong
+    view's ranges for squares from 22×22 pixels on, and up to a ratio of 3:2 from 48 pixels on. Beyond that,
+    the edges continue where the padded image would end in black.
 
     >>> still = {"angle": torch.zeros(1), "shift": torch.zeros(1, 2), "scale": torch.ones(1)}
     >>> move(torch.tensor([[[[1.0, 2.0]]]]), **still, flip=torch.tensor([True]))[0, 0, 2].tolist()

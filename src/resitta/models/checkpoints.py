@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from resitta.errors import BadData, require
+from resitta.errors import BadData, MissingExtra, require
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -78,9 +78,7 @@ def tidy(loaded: object, *, origin: str) -> dict[str, Tensor]:
         wrapped = [loaded[key] for key in WRAPPERS if isinstance(loaded.get(key), Mapping)]
         loaded = wrapped[0] if wrapped else loaded
     if not isinstance(loaded, Mapping) or not _is_state(loaded):
-        raise BadData(
-            f"{origin} holds no weights by name; save it anew with torch.save(model.state_dict(), path)"
-        )
+        raise BadData(f"{origin} holds no weights by name; save it anew with torch.save(model.state_dict(), path)")
     start = len(_shared_prefix(loaded))
     return {name[start:]: value for name, value in loaded.items() if not NORMALISER.fullmatch(name)}
 
@@ -108,7 +106,7 @@ def _read(path: Path) -> object:
         if path.suffix == ".safetensors":
             return dequantise(require("safetensors.torch", "bench").load_file(path))
         return torch.load(path, map_location="cpu", weights_only=True)
-    except ImportError:
+    except MissingExtra:
         raise
     except Exception as error:  # a damaged or hostile file can make a parser raise anything
         raise BadData(

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel, near
-from resitta.models.normalise import IMAGENET_MEAN, IMAGENET_STD, Normalised
+from resitta.models.normalise import Normalised
 
 
 def from_timm(name: str, options: Mapping[str, object]) -> nn.Module:
@@ -29,15 +29,17 @@ def from_timm(name: str, options: Mapping[str, object]) -> nn.Module:
 
 
 def from_torchvision(name: str, options: Mapping[str, object]) -> nn.Module:
-    """Build torchvision's model `name`; the options, such as `weights="DEFAULT"`, go to `get_model`."""
+    """Build torchvision's classifier `name`; the options, such as `weights="DEFAULT"`, go to `get_model`.
+
+    Mean and std are those of the weights asked for, else of the model's default weights.
+    """
     models = _import("torchvision").models
-    if name not in models.list_models():
-        raise UnknownName(f"torchvision has no model '{name}'. {near(name, models.list_models())}")
-    weights = models.get_model_weights(name).verify(options.get("weights"))
+    known = models.list_models(module=models)
+    if name not in known:
+        raise UnknownName(f"torchvision has no classifier '{name}'. {near(name, known)}")
+    published = models.get_model_weights(name)
+    preprocessing = (published.verify(options.get("weights")) or published.DEFAULT).transforms()
     model = models.get_model(name, **options)
-    if weights is None:
-        return Normalised(model, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    preprocessing = weights.transforms()
     return Normalised(model, mean=preprocessing.mean, std=preprocessing.std)
 
 
@@ -48,7 +50,7 @@ def from_function(spec: str, options: Mapping[str, object]) -> nn.Module:
     Linear(in_features=2, out_features=1, bias=True)
     """
     place, _, attribute = spec.rpartition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
     if not hasattr(module, attribute):
         raise UnknownName(f"{place} has no function '{attribute}'. {near(attribute, _public(module))}")
     model = build(getattr(module, attribute), options, name=spec)
@@ -81,7 +83,7 @@ def _import(package: str) -> ModuleType:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         command = "pip install timm torchvision" if package == "timm" else "pip install torchvision"
-        raise MissingExtra(f"{package} needs {error.name}, which is not installed; run: {command}") from error
+        raise MissingExtra(f"{package} cannot be imported: {error.name} is not installed; run: {command}") from error
     except (ImportError, RuntimeError) as error:
         # A torchvision built for another torch fails at import with RuntimeError.
         raise MissingExtra(

@@ -11,9 +11,6 @@ from torch import Tensor, nn
 
 from resitta.errors import BadSetting
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-
 
 class Normalise(nn.Module):
     """(x - mean) / std, one value per channel.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resitta.errors import BadSetting
-from resitta.models.normalise import IMAGENET_MEAN, IMAGENET_STD, Normalise
+from resitta.models.normalise import Normalise
 
 
 class Bottleneck(nn.Module):
@@ -16,9 +16,7 @@ class Bottleneck(nn.Module):
     The stride sits on the 3×3 convolution, or on the first 1×1 as in the original paper.
     """
 
-    def __init__(
-        self, channels_in: int, planes: int, *, stride: int, stride_in_1x1: bool, bn_eps: float
-    ) -> None:
+    def __init__(self, channels_in: int, planes: int, *, stride: int, stride_in_1x1: bool, bn_eps: float) -> None:
         super().__init__()
         channels = 4 * planes
         stride_1x1, stride_3x3 = (stride, 1) if stride_in_1x1 else (1, stride)
@@ -66,8 +64,8 @@ class ResNet50(nn.Module):
         classes: int = 1000,
         stride_in_1x1: bool = False,
         bn_eps: float = 1e-5,
-        mean: Sequence[float] = IMAGENET_MEAN,
-        std: Sequence[float] = IMAGENET_STD,
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
         layers: Sequence[int] = (3, 4, 6, 3),
     ) -> None:
         super().__init__()

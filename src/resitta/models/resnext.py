@@ -16,9 +16,7 @@ from resitta.models.normalise import Normalise
 class GroupedBottleneck(nn.Module):
     """relu(shortcut + expand(grouped 3×3(reduce(x)))), each convolution followed by BatchNorm."""
 
-    def __init__(
-        self, channels_in: int, planes: int, *, cardinality: int, base_width: int, stride: int
-    ) -> None:
+    def __init__(self, channels_in: int, planes: int, *, cardinality: int, base_width: int, stride: int) -> None:
         super().__init__()
         inner = cardinality * (planes * base_width // 64)
         channels = 4 * planes

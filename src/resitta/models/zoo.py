@@ -28,7 +28,7 @@ class ModelEntry:
     """The paper's table that uses it as source network."""
 
 
-HALF = (0.5, 0.5, 0.5)
+_HALF = (0.5, 0.5, 0.5)
 _ENTRIES = (
     ModelEntry(
         name="wrn28x10",
@@ -54,7 +54,7 @@ _ENTRIES = (
     ),
     ModelEntry(
         name="wrn40x2",
-        factory=partial(WideResNet, depth=40, width=2, mean=HALF, std=HALF),
+        factory=partial(WideResNet, depth=40, width=2, mean=_HALF, std=_HALF),
         classes=10,
         image_size=32,
         description="WRN-40-2, RobustBench 'Hendrycks2020AugMix_WRN'",

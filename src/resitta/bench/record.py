@@ -1,0 +1,119 @@
+"""The record of a run: everything that was measured, as JSON that a later version can still read."""
+
+import dataclasses
+import json
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from resitta.errors import BadData
+from resitta.method import Method
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One method on one stream. Errors are per cent; traces hold one value per `window` samples."""
+
+    method: str
+    settings: dict[str, Any]
+    seed: int
+    domains: tuple[str, ...]
+    samples: int
+    errors: tuple[float, ...]
+    window: int
+    error_over_time: tuple[float, ...]
+    entropy_over_time: tuple[float, ...]
+    drift_at: tuple[int, ...]
+    drift_over_time: tuple[float, ...]
+    drift_per_layer: dict[str, float]
+    bank_per_class: tuple[int, ...]
+    ece: float
+    nll: float
+    updates: int
+    seconds: float
+    peak_memory_mb: float
+
+    @property
+    def average(self) -> float:
+        """The mean of the errors over the domains, the paper's Avg."""
+        return sum(self.errors) / len(self.errors)
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput of the adapter alone, without reading images."""
+        return self.samples / self.seconds if self.seconds else 0.0
+
+
+def settings_of(method: Method) -> dict[str, Any]:
+    """The settings of a method as plain JSON values; functions by their name."""
+    plain = (bool, int, float, str, type(None))
+    values = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    return {k: v if isinstance(v, plain) else getattr(v, "__qualname__", repr(v)) for k, v in values.items()}
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, str]:
+    """The versions and the hardware a run was made with."""
+    import resitta  # noqa: PLC0415  (the version lives in the package itself)
+
+    device = torch.device(device)
+    chip = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "resitta": resitta.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(terse=True),
+        "device": f"{device.type}: {chip}",
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file at once or not at all: a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1, default=_plain)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(temporary).replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Read a file that `write_json` wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BadData(f"{path} does not exist; check the path") from error
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path} is no record ({error}); remove it and run again") from error
+
+
+def save(path: Path, record: RunRecord, **context: Any) -> None:
+    """Write a record with whatever defines the run beside it."""
+    write_json(path, {"format": FORMAT, **context, "run": dataclasses.asdict(record)})
+
+
+def load(path: Path) -> RunRecord:
+    """Read a record."""
+    content = read_json(path)
+    try:
+        found = content["format"]
+        if found > FORMAT:
+            raise BadData(f"{path} has format {found}, this version reads up to {FORMAT}; upgrade resitta")
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["run"].items()}
+        return RunRecord(**values)
+    except (KeyError, TypeError) as error:
+        raise BadData(f"{path} is no record of a run ({error}); remove it and run again") from error
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)

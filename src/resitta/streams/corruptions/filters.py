@@ -1,0 +1,104 @@
+"""The filters that several corruptions share, for batches N×C×H×W on any device."""
+
+import math
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Border = Literal["nearest", "reflect"]
+
+
+def smooth(x: Tensor, sigma: float, *, truncate: float = 4.0, border: Border = "nearest") -> Tensor:
+    """Blur with a Gaussian cut off at `truncate` sigmas: rows and columns each times one matrix.
+
+    Beyond the border comes the nearest pixel again, or the mirrored image (edge pixel twice). A matrix costs
+    the same for every sigma, even one wider than the image.
+
+    >>> smooth(torch.ones(1, 1, 5, 5), 2.0).allclose(torch.ones(1, 1, 5, 5))
+    True
+    """
+    rows, columns = (_gaussian_matrix(side, sigma, truncate, border, x.device) for side in x.shape[-2:])
+    return rows @ x @ columns.T
+
+
+@lru_cache(maxsize=32)
+def _gaussian_matrix(side: int, sigma: float, truncate: float, border: Border, device: torch.device) -> Tensor:
+    radius = int(truncate * sigma + 0.5)
+    offsets = torch.arange(-radius, radius + 1)
+    weights = torch.exp(-(offsets.double() ** 2) / max(2 * sigma**2, 1e-9))
+    taps = torch.arange(side)[:, None] + offsets
+    if border == "nearest":
+        source = taps.clamp(0, side - 1)
+    else:
+        source = torch.minimum(taps % (2 * side), (-taps - 1) % (2 * side))
+    shares = (weights / weights.sum()).expand(source.shape)
+    return torch.zeros(side, side, dtype=torch.float64).scatter_add_(1, source, shares).float().to(device)
+
+
+def convolve(x: Tensor, kernel: Tensor) -> Tensor:
+    """Filter every channel with one odd, symmetric kernel, by the Fourier transform.
+
+    The border is mirrored without repeating the edge pixel.
+
+    >>> box = torch.full((3, 3), 1 / 9)
+    >>> convolve(torch.eye(3)[None, None], box)[0, 0, 1, 1].isclose(torch.tensor(1 / 3)).item()
+    True
+    """
+    height, width = x.shape[-2:]
+    pad = kernel.shape[-1] // 2
+    padded = F.pad(x, (pad, pad, pad, pad), mode="reflect")
+    size = padded.shape[-2:]
+    spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(kernel, s=size)
+    return torch.fft.irfft2(spectrum, s=size)[..., 2 * pad : 2 * pad + height, 2 * pad : 2 * pad + width]
+
+
+def smear(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
+    """Blur along a line that starts at each pixel, at one angle per image (degrees): motion blur.
+
+    Tap i = 0 … 2·radius is the pixel i steps along the line, rounded to the grid, with weight
+    exp(-i²/2σ²); beyond the border comes the nearest pixel.
+
+    >>> smear(torch.eye(3)[None, None], 1, 1.0, torch.tensor([0.0])).shape
+    torch.Size([1, 1, 3, 3])
+    """
+    height, width = x.shape[-2:]
+    steps = torch.arange(2 * radius + 1, device=x.device)
+    weights = torch.exp(-(steps**2) / (2 * sigma**2))
+    radians = torch.deg2rad(angle)[:, None]
+    reach = 2 * radius
+    down = torch.ceil(steps * torch.sin(radians) - 0.5).long() + reach
+    right = torch.ceil(steps * torch.cos(radians) - 0.5).long() + reach
+    padded = F.pad(x, (reach, reach, reach, reach), mode="replicate")
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+    image = torch.arange(len(x), device=x.device)
+    blurred = torch.zeros_like(x)
+    for step, weight in enumerate((weights / weights.sum()).tolist()):
+        blurred.add_(windows[image, :, down[:, step], right[:, step]], alpha=weight)
+    return blurred
+
+
+def zoom_in(x: Tensor, factor: float) -> Tensor:
+    """Enlarge the centre so that the image keeps its size.
+
+    >>> zoom_in(torch.arange(16.0).view(1, 1, 4, 4), 2.0)[0, 0, 0].round().tolist()
+    [5.0, 5.0, 6.0, 6.0]
+    """
+    height, width = x.shape[-2:]
+    rows, columns = math.ceil(height / factor), math.ceil(width / factor)
+    top, left = (height - rows) // 2, (width - columns) // 2
+    return enlarge(x[..., top : top + rows, left : left + columns], factor, height, width)
+
+
+def enlarge(x: Tensor, factor: float, height: int, width: int) -> Tensor:
+    """Enlarge bilinearly, corner pixels onto corner pixels, and keep the centre of height×width.
+
+    >>> enlarge(torch.rand(1, 1, 3, 3), 1.5, 4, 4).shape
+    torch.Size([1, 1, 4, 4])
+    """
+    rows, columns = (round(side * factor) for side in x.shape[-2:])
+    large = F.interpolate(x, (rows, columns), mode="bilinear", align_corners=True)
+    top, left = (rows - height) // 2, (columns - width) // 2
+    return large[..., top : top + height, left : left + width]

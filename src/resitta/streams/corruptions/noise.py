@@ -1,0 +1,70 @@
+"""Noise: every value of an image changes on its own. Images are N×3×H×W, from 0 to 255."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from resitta.streams.corruptions.random import Draws
+
+
+def gaussian_noise(x: Tensor, draws: Draws, std: float) -> Tensor:
+    """Add normal noise: x + 255·std·ε."""
+    return draws.normal(*x.shape[1:], std=255 * std).add_(x)
+
+
+def speckle_noise(x: Tensor, draws: Draws, std: float) -> Tensor:
+    """Add normal noise in proportion to the light: x·(1 + std·ε)."""
+    return draws.normal(*x.shape[1:], mean=1.0, std=std).mul_(x)
+
+
+def impulse_noise(x: Tensor, draws: Draws, amount: float) -> Tensor:
+    """Turn a share of the values white or black, both equally often (salt and pepper)."""
+    u = draws.uniform(*x.shape[1:])
+    return torch.where(u < amount / 2, 255.0, torch.where(u < amount, 0.0, x))
+
+
+def shot_noise(x: Tensor, draws: Draws, photons: float) -> Tensor:
+    """Count photons: Poisson(x/255 · photons) · 255/photons, at most 255.
+
+    There are only 256 grey levels and counts above white are clipped, so the exact distributions fit in a
+    small table. Walker's alias method draws from it: pick a column evenly, then keep it or take its alias.
+    """
+    most = int(photons)
+    keep, alias = (table.to(x.device) for table in _photon_table(most))
+    pick = draws.uniform(*x.shape[1:]).mul_(most + 1)
+    column = pick.long()
+    cell = x.long().mul_(most + 1).add_(column)
+    count = torch.where(pick - column < keep.take(cell), column, alias.take(cell))
+    return count * (255 / photons)
+
+
+@lru_cache(maxsize=15)
+def _photon_table(most: int) -> tuple[Tensor, Tensor]:
+    """Return the alias tables of min(Poisson(level/255 · most), most) for the 256 grey levels."""
+    rate = torch.arange(256, dtype=torch.float64)[:, None] / 255 * most
+    count = torch.arange(most)
+    chance = torch.exp(torch.xlogy(count, rate) - rate - torch.lgamma(count + 1.0))
+    white = (1 - chance.sum(1, keepdim=True)).clamp(min=0)
+    return alias_table(torch.cat([chance, white], 1))
+
+
+def alias_table(chances: Tensor) -> tuple[Tensor, Tensor]:
+    """Level each row of K chances into K columns of equal height that hold at most two outcomes.
+
+    The poorest column is filled up from the richest until all are level (Walker's method).
+
+    >>> keep, alias = alias_table(torch.tensor([[0.25, 0.75]], dtype=torch.float64))
+    >>> keep.tolist(), alias.tolist()
+    ([[0.5, 1.0]], [[1, 1]])
+    """
+    height = chances * chances.shape[1]
+    keep = torch.ones_like(height)
+    alias = torch.arange(height.shape[1]).expand_as(height).clone()
+    for _ in range(height.shape[1] - 1):
+        low, poor = height.min(1, keepdim=True)
+        rich = height.argmax(1, keepdim=True)
+        keep.scatter_(1, poor, low)
+        alias.scatter_(1, poor, rich)
+        height.scatter_add_(1, rich, low - 1).scatter_(1, poor, 1.0)
+    return keep.float(), alias
