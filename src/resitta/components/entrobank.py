@@ -96,8 +96,7 @@ class EntroBank(Memory):
         self.compare_uncertainty = compare_uncertainty
 
     def admit(self, label: int, entropy: float) -> int | None:
-        """Algorithm 1, lines 6 to 23."""
-        del label  # the new sample's class does not matter: the paper balances what is in the bank
+        """Algorithm 1, lines 6 to 23; the new sample's class does not matter, only what is in the bank."""
         if self.size < self.capacity:
             return self.size
         labels, ages, entropies = self.labels, self.ages, self.entropies

@@ -48,7 +48,6 @@ class Network(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         """Stay in eval mode, whatever the caller's `adapter.train()` asks for."""
-        del mode
         return super().train(False)
 
     def fork(self, train: Trained = "none") -> "Network":

@@ -22,7 +22,6 @@ class PBRS(Memory):
 
     def admit(self, label: int, entropy: float) -> int | None:
         """Find a place by balance first, chance second."""
-        del entropy
         self.seen[label] = self.seen.get(label, 0) + 1
         if self.size < self.capacity:
             return self.size

@@ -43,7 +43,6 @@ class LAME(Method):
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        del generator
         return LAMELearner(self, network)
 
 

@@ -32,7 +32,6 @@ class PseudoLabel(Method):
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        del generator
         return PseudoLabelLearner(self, network)
 
 

@@ -27,7 +27,6 @@ class Source(Method):
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        del generator
         return SourceLearner(network)
 
 

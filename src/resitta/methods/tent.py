@@ -28,7 +28,6 @@ class Tent(Method):
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        del generator
         return TentLearner(self, network)
 
 

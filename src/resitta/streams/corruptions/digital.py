@@ -50,8 +50,8 @@ def _affine(grid: Tensor, draws: Draws, shift: float) -> Tensor:
     corners = corners.to(grid)
     moved = corners + draws.uniform(3, 2, low=-shift, high=shift)
     back = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), corners.expand_as(moved))
-    linear, offset = back[:, :2].mT, back[:, 2, :, None]
-    return (linear @ grid.flatten(1) + offset).view(-1, *grid.shape)
+    by_column, by_row, offset = back[:, :, :, None, None].unbind(1)
+    return by_column * grid[0] + by_row * grid[1] + offset
 
 
 def _sample(x: Tensor, at: Tensor, *, edge_twice: bool) -> Tensor:

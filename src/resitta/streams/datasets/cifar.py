@@ -17,15 +17,24 @@ class CifarC(ArrayImages):
 
     `root` holds `<corruption>.npy`, five severities of n images one after the other, and `labels.npy` with
     5·n labels, or n that serve every severity. Severity s is rows (s-1)·n to s·n.
+
+    >>> import tempfile
+    >>> root = tempfile.TemporaryDirectory()
+    >>> np.save(f"{root.name}/fog.npy", np.zeros((50, 32, 32, 3), np.uint8))
+    >>> np.save(f"{root.name}/labels.npy", np.arange(50) % 10)
+    >>> images = CifarC(root.name, "fog", 5)
+    >>> len(images), images.classes, images.read([0, 1]).shape
+    (10, 10, torch.Size([2, 3, 32, 32]))
     """
 
     def __init__(self, root: str | Path, corruption: str, severity: int, *, classes: int | None = None) -> None:
         level = checked_severity(severity)
         path = _corruption_file(Path(root), corruption)
-        images, labels = _map_npy(path, axes=4), _map_npy(path.with_name("labels.npy"), axes=1)
+        images = _map_npy(path, axes=4, kinds="u")
+        labels = _map_npy(path.with_name("labels.npy"), axes=1, kinds="iu")
         count = len(images) // 5
-        if images.dtype != np.uint8 or len(images) != 5 * count:
-            raise BadData(f"{path} holds {len(images)} {images.dtype} images, not 5·n of uint8; fetch it again.")
+        if count == 0 or len(images) != 5 * count:
+            raise BadData(f"{path} holds {len(images)} images, not five severities of n; fetch it again.")
         if len(labels) == count:
             labels = np.tile(labels, 5)
         if len(labels) != len(images):
@@ -40,6 +49,13 @@ class CifarBatches(ArrayImages):
 
     `root` is `cifar-10-batches-py`, `cifar-100-python` or the folder that holds one of them. The pickle is
     read without executing it.
+
+    >>> import pickle, tempfile
+    >>> root = tempfile.TemporaryDirectory()
+    >>> batch = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [3, 8]}
+    >>> _ = (Path(root.name) / "test_batch").write_bytes(pickle.dumps(batch, protocol=3))
+    >>> CifarBatches(root.name, classes=10).labels
+    array([3, 8])
     """
 
     def __init__(self, root: str | Path, *, classes: int | None = None) -> None:
@@ -73,13 +89,14 @@ def _corruption_file(root: Path, corruption: str) -> Path:
     raise BadData(f"{path} does not exist. {hint}")
 
 
-def _map_npy(path: Path, axes: int) -> Array:
+def _map_npy(path: Path, *, axes: int, kinds: str) -> Array:
     if not path.is_file():
         raise BadData(f"{path} does not exist; it belongs to the archive: unpack or fetch that again.")
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, OSError) as error:
         raise BadData(f"{path} is not a whole .npy file ({error}); fetch it again.") from error
-    if array.ndim != axes:
-        raise BadData(f"{path} has shape {array.shape}, not {axes} axes; fetch it again.")
+    if array.ndim != axes or array.dtype.kind not in kinds:
+        found = f"{array.ndim}-d {array.dtype}"
+        raise BadData(f"{path} holds a {found} array, not {axes}-d whole numbers; fetch it again.")
     return array

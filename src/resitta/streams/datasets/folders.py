@@ -13,6 +13,14 @@ class ImageFolder(FileImages):
 
     Hidden files are skipped, and so are files beside the class folders. Images are scaled and cropped to
     `size` as for ImageNet (256/224); give None for images that are stored in their final size.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = tempfile.TemporaryDirectory()
+    >>> (Path(root.name) / "cat").mkdir()
+    >>> Image.new("RGB", (640, 480)).save(f"{root.name}/cat/tom.png")
+    >>> ImageFolder(root.name).read([0]).shape
+    torch.Size([1, 3, 224, 224])
     """
 
     def __init__(self, root: str | Path, *, size: int | None = 224, classes: int | None = None) -> None:

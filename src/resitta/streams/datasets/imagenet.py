@@ -15,6 +15,15 @@ class ImageNetC(FileImages):
     The class is the place of the wnid in sorted order, so all `classes` folders must be there: one missing
     folder would shift every class after it. `listing` is a text file that picks images, such as the usual
     5,000: one `wnid/name.JPEG` per line, optionally followed by its label (then folders may be missing).
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = tempfile.TemporaryDirectory()
+    >>> folder = Path(root.name) / "fog/5/n01440764"
+    >>> folder.mkdir(parents=True)
+    >>> Image.new("RGB", (224, 224)).save(folder / "a.JPEG")
+    >>> ImageNetC(root.name, "fog", 5, classes=1).read([0]).shape
+    torch.Size([1, 3, 224, 224])
     """
 
     def __init__(

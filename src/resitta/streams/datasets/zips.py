@@ -14,6 +14,14 @@ class ImageZip(FileImages):
 
     Nothing is unpacked to disk. The zip stays open for as long as this object lives. Images keep their stored
     size unless `size` asks for ImageNet's scaling and cropping.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> root = tempfile.TemporaryDirectory()
+    >>> with zipfile.ZipFile(f"{root.name}/pets.zip", "w") as archive, archive.open("cat/tom.png", "w") as file:
+    ...     Image.new("RGB", (32, 32)).save(file, "png")
+    >>> ImageZip(f"{root.name}/pets.zip").read([0]).shape
+    torch.Size([1, 3, 32, 32])
     """
 
     def __init__(self, path: str | Path, *, size: int | None = None, classes: int | None = None) -> None:

@@ -92,7 +92,7 @@ class _Transfer:
         headers = {"User-Agent": "resitta"}
         if have:
             headers["Range"] = f"bytes={have}-"
-        if have and self._etag:
+        if have and self._etag and not self._etag.startswith("W/"):  # weak ones may not be used here
             headers["If-Range"] = self._etag
         request = urllib.request.Request(self._url, headers=headers)
         try:

@@ -1,0 +1,88 @@
+"""The frame of a figure: its area, its axes, and the named spans under it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from resitta.report.svg import Scale, tag, text
+
+LINE, LETTER = 15.0, 6.6  # the height of a line of text and the usual width of a letter, in pixels
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named part of the horizontal axis, such as the time a domain lasts."""
+
+    start: float
+    stop: float
+    name: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The area inside the axes; `x` and `y` turn values into pixels."""
+
+    x: Scale
+    y: Scale
+    width: int
+    height: float
+
+    def svg(self, title: str, *parts: str) -> str:
+        """The whole figure. The script of the page reads values back from the pixels of the vertical axis."""
+        y_axis = f"{self.y.start:.1f} {self.y.low:g} {self.y.stop:.1f} {self.y.high:g}"
+        size = {"viewBox": f"0 0 {self.width} {self.height:.0f}", "width": self.width, "height": round(self.height)}
+        head = {"class_": "figure", "role": "img", "aria_label": title, "data_y": y_axis}
+        return tag("svg", tag("title", escape(title)), *parts, xmlns="http://www.w3.org/2000/svg", **size, **head)
+
+    def y_axis(self, ticks: Sequence[float], label: str) -> str:
+        """Faint horizontal lines with their values, and above them what they measure."""
+        left, right = self.x.start, self.x.stop
+        grid = [tag("line", x1=left, x2=right, y1=self.y(v), y2=self.y(v), class_="grid") for v in ticks]
+        values = [text(f"{v:g}", left - 8, self.y(v) + 4, class_="tick", text_anchor="end") for v in ticks]
+        return "".join(grid + values) + text(label, 0, self.y.stop - 14, class_="label")
+
+    def x_axis(self, ticks: Sequence[float], label: str) -> str:
+        """Values below, and what they measure."""
+        below = self.y.start + 20
+        values = [text(f"{v:,g}", self.x(v), below, class_="tick", text_anchor="middle") for v in ticks]
+        return "".join(values) + text(label, self.x.stop, below + 20, class_="label", text_anchor="end")
+
+    def span_axis(self, spans: Sequence[Span]) -> str:
+        """Faint vertical borders between the spans, and their names below."""
+        flat = names_fit(spans, self.x)
+        parts = []
+        for number, span in enumerate(spans):
+            if number:
+                edge = self.x(span.start)
+                parts.append(tag("line", x1=edge, x2=edge, y1=self.y.stop, y2=self.y.start, class_="border"))
+            middle, below = self.x((span.start + span.stop) / 2), self.y.start + 16
+            turn = {} if flat else {"transform": f"rotate(-45 {middle:.1f} {below:.1f})"}
+            anchor = "middle" if flat else "end"
+            parts.append(text(span.name, middle, below, class_="tick", text_anchor=anchor, **turn))
+        return "".join(parts)
+
+    def span_areas(self, spans: Sequence[Span]) -> str:
+        """Invisible areas that tell the script of the page the name of what lies under the pointer."""
+        top, height = self.y.stop, self.y.start - self.y.stop
+        areas = ((self.x(span.start), self.x(span.stop), span.name) for span in spans)
+        return "".join(
+            tag("rect", class_="span", x=a, y=top, width=b - a, height=height, data_name=name) for a, b, name in areas
+        )
+
+
+def names_fit(spans: Sequence[Span], x: Scale) -> bool:
+    """Whether every name is shorter than its span."""
+    return all(len(span.name) * LETTER < x(span.stop) - x(span.start) for span in spans)
+
+
+def room_below(spans: Sequence[Span], x: Scale) -> float:
+    """The height that the names of the spans take: one line, or more when they are turned by 45 degrees."""
+    longest = max((len(span.name) for span in spans), default=0)
+    return 30 if names_fit(spans, x) else 24 + longest * LETTER * 0.71
+
+
+def empty(title: str, width: int) -> str:
+    """A figure that says that there is nothing to draw."""
+    message = text("Nothing was measured.", width / 2, 44, class_="label", text_anchor="middle")
+    scale = Scale(0, 1, 0, 1)
+    return Plot(scale, scale, width, 80).svg(title, message)

@@ -1,0 +1,118 @@
+"""The figures of a report, drawn from runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from resitta.bench.paper import PAPER
+from resitta.report.axes import Span
+from resitta.report.figures import WIDE, Series, bars, lines
+from resitta.report.groups import Group
+from resitta.report.palette import ACCENT, NEUTRAL
+from resitta.report.tables import columns_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCurve:
+    """Average errors of ResiTTA while one setting varies. For the paper's data sets its curve is drawn as well."""
+
+    setting: str
+    dataset: str
+    values: tuple[float, ...]
+    averages: tuple[float, ...]
+
+
+def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
+    """The mean over `window` neighbours (fewer at the ends), leaving out what is not a number.
+
+    >>> smooth([0.0, 3.0, 6.0, 30.0], 3)
+    (1.5, 3.0, 13.0, 18.0)
+    """
+    y = np.asarray(values, dtype=np.float64)
+    known, ones = np.isfinite(y), np.ones(max(1, min(window, len(y))))
+    total = np.convolve(np.where(known, y, 0.0), ones, mode="same")
+    count = np.convolve(known.astype(np.float64), ones, mode="same")
+    means = np.divide(total, count, out=np.full(len(y), np.nan), where=count > 0.5)
+    return tuple(means.tolist())
+
+
+def spans_of(domains: Sequence[str], borders: Sequence[int], samples: int) -> tuple[Span, ...]:
+    """The time each domain lasts, from the samples at which they begin; visits instead of domains that come back."""
+    if not borders:
+        return ()
+    columns = columns_of(domains)
+    starts = [borders[places[0]] for places in columns.values()]
+    return tuple(Span(a, b, name) for name, a, b in zip(columns, starts, [*starts[1:], samples], strict=True))
+
+
+def error_over_time(
+    groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
+) -> str:
+    """The error of each method along the stream, smoothed over a fortieth of it."""
+    series = []
+    for group in groups:
+        trace, window = group.mean_trace(lambda run: run.error_over_time), group.runs[0].window
+        time = tuple((place + 0.5) * window for place in range(len(trace)))
+        series.append(_series(group, colours, time, smooth(trace, max(1, len(trace) // 40))))
+    x_label = "" if spans else "samples seen"
+    return lines(series, title="Error over time", y_label="error %", x_label=x_label, spans=spans, width=width)
+
+
+def drift_over_time(
+    groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
+) -> str:
+    """How far each method's statistics are from the source's, along the stream."""
+    series = [
+        _series(group, colours, group.runs[0].drift_at, group.mean_trace(lambda run: run.drift_over_time))
+        for group in groups
+        if drifts(group)
+    ]
+    title, x_label = "Drift of the statistics over time", "" if spans else "samples seen"
+    return lines(series, title=title, y_label="mean W₂ to the source", x_label=x_label, spans=spans, width=width)
+
+
+def drift_per_layer(groups: Sequence[Group], colours: Mapping[str, str], *, width: int = WIDE) -> str:
+    """How far each BatchNorm layer is from the source at the end, from the first layer to the last."""
+    drifting = [group for group in groups if drifts(group)]
+    layers = list(drifting[0].runs[0].drift_per_layer) if drifting else []
+    depth = tuple(range(1, len(layers) + 1))
+    spans = [Span(place - 0.5, place + 0.5, layer) for place, layer in zip(depth, layers, strict=True)]
+    series = [
+        _series(group, colours, depth, group.mean_trace(lambda run: tuple(run.drift_per_layer.values())))
+        for group in drifting
+    ]
+    labels = {"y_label": "W₂ to the source", "x_label": "BatchNorm layer, from input to output"}
+    return lines(series, title="Drift of each layer at the end", spans=spans, width=width, **labels)
+
+
+def drifts(group: Group) -> bool:
+    """Whether a method has statistics of its own that moved."""
+    return any(value > 0 for run in group.runs for value in run.drift_over_time)
+
+
+def bank_composition(counts: Sequence[int], classes: Sequence[str], *, width: int = WIDE) -> str:
+    """How many samples of each class the bank holds; of very many classes only those that are there."""
+    names = [classes[c] if c < len(classes) else str(c) for c in range(len(counts))]
+    shown = [c for c in range(len(counts)) if counts[c] or len(counts) <= 100]
+    values, labels = [float(counts[c]) for c in shown], [names[c] for c in shown]
+    return bars(values, labels=labels, title="The bank per class", y_label="samples", colour=ACCENT, width=width)
+
+
+def sweep(curve: SweepCurve, *, width: int = WIDE) -> str:
+    """The average error over one setting, and the paper's."""
+    ours = Series("ours", curve.values, curve.averages, ACCENT, "strong", dots=True)
+    printed = PAPER.sweeps.get(curve.setting)
+    theirs = printed.averages.get(curve.dataset) if printed else None
+    paper = [Series("paper", printed.values, theirs, NEUTRAL, "dashed", dots=True)] if printed and theirs else []
+    values = sorted({*curve.values, *(printed.values if paper and printed else ())})
+    log = min(values, default=0) > 0 and max(values) >= 30 * min(values)
+    title = f"{curve.setting} on {curve.dataset}"
+    axes = {"x_label": curve.setting, "y_label": "average error %"}
+    return lines([*paper, ours], title=title, x_ticks=values, log=log, from_zero=False, width=width, **axes)
+
+
+def _series(group: Group, colours: Mapping[str, str], x: Sequence[float], y: tuple[float, ...]) -> Series:
+    colour = colours[group.label]
+    style = "strong" if colour == ACCENT else "dashed" if colour == NEUTRAL else "plain"
+    return Series(group.label, tuple(x), y, colour, style)

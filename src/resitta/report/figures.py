@@ -1,0 +1,161 @@
+"""Figures as SVG text: they take their colours from the page, so that they fit a light and a dark one.
+
+Each is drawn for a given width in pixels; a page holds a wide and a narrow drawing and shows the one that fits.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+from resitta.report.axes import LETTER, LINE, Plot, Span, empty, room_below
+from resitta.report.svg import Scale, spread, tag, text, ticks
+
+WIDE, NARROW = 960, 380
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a figure. NaN leaves a gap; `strong` is for the one line to look at."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    colour: str = "currentColor"
+    style: Literal["plain", "strong", "dashed"] = "plain"
+    dots: bool = False
+
+    def finite(self) -> list[tuple[float, float]]:
+        """The points that can be drawn."""
+        return [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(y)]
+
+
+def lines(
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str = "",
+    y_label: str = "",
+    spans: Sequence[Span] = (),
+    x_ticks: Sequence[float] = (),
+    log: bool = False,
+    from_zero: bool = True,
+    width: int = WIDE,
+) -> str:
+    """Draw lines over a common axis, named at their ends when the figure is wide and in a legend when it is narrow.
+
+    `spans` give the axis borders and names. With `x_ticks` or an `x_label` it has values instead, and the spans only
+    name what lies under the pointer. A single series needs no name.
+
+    >>> svg = lines([Series("TENT", (0, 1, 2), (30.0, float("nan"), 20.0))], title="Error over time")
+    >>> svg.startswith("<svg") and "Error over time" in svg
+    True
+    """
+    series = [s for s in series if s.finite()]
+    if not series:
+        return empty(title, width)
+    legend, top = _legend(series, width) if width < WIDE else ("", 30.0)
+    plot, y_ticks = _plot(series, spans, top=top, log=log, from_zero=from_zero, width=width, valued=bool(x_label))
+    x_axis = plot.x_axis(x_ticks or _inner_ticks(plot.x), x_label) if x_label else plot.span_axis(spans)
+    drawn = [_line(plot, s) for s in sorted(series, key=lambda s: s.style == "strong")]
+    ends = _end_labels(plot, series) if width >= WIDE else ""
+    return plot.svg(title, legend, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
+
+
+def bars(
+    values: Sequence[float],
+    *,
+    labels: Sequence[str],
+    title: str,
+    y_label: str = "",
+    colour: str = "currentColor",
+    width: int = WIDE,
+) -> str:
+    """Draw a bar for each value, with its label below when all labels have room."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return empty(title, width)
+    y_ticks = ticks(0, max(finite), 4)
+    plot = Plot(Scale(0, len(values), 40, width - 4), Scale(0, y_ticks[-1], 190, 30), width, 220)
+    spans = [Span(place, place + 1, label) for place, label in enumerate(labels)]
+    drawn = [_bar(plot, span, value, colour) for span, value in zip(spans, values, strict=True)]
+    step = plot.x(1) - plot.x(0)
+    named = max(map(len, labels)) * LETTER < step
+    names = [text(s.name, plot.x(s.start + 0.5), 208, class_="tick", text_anchor="middle") for s in spans if named]
+    return plot.svg(title, plot.y_axis(y_ticks, y_label), *drawn, *names)
+
+
+def _bar(plot: Plot, span: Span, value: float, colour: str) -> str:
+    left, right = plot.x(span.start + 0.15), plot.x(span.stop - 0.15)
+    top = plot.y(value if math.isfinite(value) else 0)
+    tip = tag("title", escape(f"{span.name}: {value:g}"))
+    return tag("rect", tip, x=left, y=top, width=right - left, height=plot.y.start - top, fill=colour, class_="bar")
+
+
+def _plot(
+    series: Sequence[Series],
+    spans: Sequence[Span],
+    *,
+    top: float,
+    log: bool,
+    from_zero: bool,
+    width: int,
+    valued: bool,
+) -> tuple[Plot, list[float]]:
+    """Choose the ranges and leave room for what stands around them."""
+    xs, ys = zip(*(point for s in series for point in s.finite()), strict=True)
+    y_ticks = ticks(0 if from_zero else min(ys), max(ys))
+    starts, stops = [span.start for span in spans], [span.stop for span in spans]
+    inset = 0 if spans else 16
+    right = max(len(s.label) for s in series) * LETTER + 16 if width >= WIDE and len(series) > 1 else 8
+    x = Scale(min([*xs, *starts]), max([*xs, *stops]), 44 + inset, width - right - inset, log)
+    height = top + (250 if width >= WIDE else 200)
+    bottom = 48 if valued else room_below(spans, x)
+    return Plot(x, Scale(y_ticks[0], y_ticks[-1], height, top), width, height + bottom), y_ticks
+
+
+def _inner_ticks(x: Scale) -> list[float]:
+    return [tick for tick in ticks(x.low, x.high) if x.low <= tick <= x.high]
+
+
+def _line(plot: Plot, series: Series) -> str:
+    """A path with gaps where values are missing; a point between gaps shows as a dot (the round cap of `h0`)."""
+    steps, pen = [], "M{:.1f},{:.1f}h0"
+    for x, y in zip(series.x, series.y, strict=True):
+        if math.isfinite(y):
+            steps.append(pen.format(plot.x(x), plot.y(y)))
+        pen = "L{:.1f},{:.1f}" if math.isfinite(y) else "M{:.1f},{:.1f}h0"
+    path = tag("path", d="".join(steps), data_label=series.label)
+    points = series.finite() if series.dots or len(series.finite()) == 1 else []
+    dots = [tag("circle", tag("title", f"{x:g}: {y:.1f}"), cx=plot.x(x), cy=plot.y(y), r=3.5) for x, y in points]
+    return tag("g", path, *dots, class_=f"series {series.style}", style=f"--c:{series.colour}")
+
+
+def _end_labels(plot: Plot, series: Sequence[Series]) -> str:
+    """Names beside the last points, moved apart where lines end close to each other."""
+    if len(series) < 2:
+        return ""
+    wanted = [plot.y(s.finite()[-1][1]) for s in series]
+    places = spread(wanted, LINE, plot.y.stop, plot.y.start)
+    return "".join(
+        text(s.label, plot.x.stop + 10, place + 4, class_=f"name {s.style}", style=f"--c:{s.colour}")
+        for s, place in zip(series, places, strict=True)
+    )
+
+
+def _legend(series: Sequence[Series], width: int) -> tuple[str, float]:
+    """Names with a piece of their line, in as many rows as they need; also the height left for the figure's top."""
+    if len(series) < 2:
+        return "", 30.0
+    parts, x, y = [], 0.0, 12.0
+    for s in series:
+        length = 24 + len(s.label) * LETTER + 14
+        if x and x + length > width:
+            x, y = 0.0, y + 20
+        key = tag(
+            "g", tag("path", d=f"M{x + 1:.1f},{y - 4:.1f}h16"), class_=f"series {s.style}", style=f"--c:{s.colour}"
+        )
+        parts.append(key + text(s.label, x + 23, y, class_="tick"))
+        x += length
+    return "".join(parts), y + 48

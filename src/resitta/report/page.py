@@ -1,0 +1,145 @@
+"""One self-contained HTML page about some runs: nothing is loaded from anywhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from resitta.bench.paper import PaperRow
+from resitta.bench.record import RunRecord
+from resitta.errors import require
+from resitta.report import charts
+from resitta.report.figures import NARROW, WIDE
+from resitta.report.groups import Group, grouped
+from resitta.report.headline import headline, runner_up
+from resitta.report.heat import difference_table, heat_table
+from resitta.report.palette import colours, hero
+from resitta.report.pictures import BankItem, Strip
+from resitta.report.png import data_uri
+from resitta.report.tables import error_table
+
+
+def write_page(
+    path: Path | str,
+    *,
+    title: str,
+    runs: Sequence[RunRecord],
+    intro: str = "",
+    strips: Sequence[Strip] = (),
+    bank: Sequence[BankItem] = (),
+    classes: Sequence[str] = (),
+    paper: Mapping[str, PaperRow] | None = None,
+    sweeps: Sequence[charts.SweepCurve] = (),
+    environment: Mapping[str, str] | None = None,
+    commands: Sequence[str] = (),
+    borders: Sequence[int] | None = None,
+) -> Path:
+    """Write a page with the table of errors, the figures, the pictures and all that is needed to repeat the runs.
+
+    Args:
+        path: the file to write; its folder is made.
+        title: what was run; the headline with the result is computed.
+        runs: records of several methods and seeds over the same stream.
+        intro: a paragraph about the experiment; an empty line begins another.
+        strips: rows of images that show the stream.
+        bank: what the memory bank holds at the end, see `bank_items`.
+        classes: the names of the classes.
+        paper: a main table of the paper to compare with, such as `PAPER.table1`.
+        sweeps: average errors while one setting varies.
+        environment: versions and hardware, see `resitta.bench.record.environment`.
+        commands: the command lines that reproduce the page.
+        borders: the sample at which each domain begins; None takes the domains as equally long, () shows no domains
+            (for a stream that mixes them).
+    """
+    groups = grouped(runs)
+    content = {
+        "title": title,
+        "headline": headline(groups),
+        "runner_up": runner_up(groups),
+        "intro": [part for part in intro.split("\n\n") if part.strip()],
+        "facts": _facts(groups),
+        "strips": [(strip.caption, _pictures(strip)) for strip in strips],
+        "bank": [(data_uri(item.image), item) for item in bank],
+        "performance": [_performance(group) for group in groups],
+        "settings": [(group.label, group.runs[0].settings) for group in groups],
+        "environment": environment or {},
+        "commands": commands,
+        **_tables(groups, runs, paper),
+        **_figures(groups, borders, classes),
+        "sweeps": [(curve, charts.sweep(curve, width=NARROW)) for curve in sweeps],
+    }
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_render(content), encoding="utf-8")
+    return path
+
+
+def _tables(groups: Sequence[Group], runs: Sequence[RunRecord], paper: Mapping[str, PaperRow] | None) -> dict[str, Any]:
+    table = error_table(runs, paper=paper)
+    compared = [(row, max(row.differences[:-1], key=abs)) for row in table.rows if row.paper]
+    return {
+        "heat": heat_table(table, colours(groups)),
+        "compared": compared,
+        "differences": difference_table(table) if compared else "",
+        "seeds": max(len(group.runs) for group in groups),
+    }
+
+
+def _figures(groups: Sequence[Group], borders: Sequence[int] | None, classes: Sequence[str]) -> dict[str, str]:
+    run, colour, ours = groups[0].runs[0], colours(groups), hero(groups)
+    if borders is None:
+        borders = [round(place * run.samples / len(run.domains)) for place in range(len(run.domains))]
+    spans = charts.spans_of(run.domains, borders, run.samples)
+    counts = ours.runs[0].bank_per_class
+    drifting = any(charts.drifts(group) for group in groups)
+    return {
+        "error_figure": _both(charts.error_over_time, groups, colour, spans),
+        "bank_figure": _both(charts.bank_composition, counts, classes) if counts else "",
+        "drift_figure": _both(charts.drift_over_time, groups, colour, spans) if drifting else "",
+        "layer_figure": _both(charts.drift_per_layer, groups, colour) if drifting else "",
+    }
+
+
+def _both(draw: Callable[..., str], *what: Any) -> str:
+    """A figure twice, for a wide and for a narrow window; the style sheet shows one."""
+    return f'<div class="wide">{draw(*what, width=WIDE)}</div><div class="narrow">{draw(*what, width=NARROW)}</div>'
+
+
+def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """The numbers under the headline."""
+    ours, run = hero(groups), groups[0].runs[0]
+    seeds = max(len(group.runs) for group in groups)
+    facts = [
+        (f"{ours.average:.1f} %", f"average error of {ours.label}"),
+        (f"{ours.mean(lambda r: r.images_per_second):,.0f}", "images per second while adapting"),
+        (f"{run.samples:,}", f"images in {len(run.domains)} domains, without a reset"),
+        (f"{len(groups)} × {seeds}", f"method{'s' * (len(groups) > 1)} × seed{'s' * (seeds > 1)}"),
+    ]
+    return facts
+
+
+def _performance(group: Group) -> dict[str, Any]:
+    """What the table of calibration and speed says about one method, as means over the seeds."""
+    return {
+        "label": group.label,
+        "error": group.average,
+        "ece": 100 * group.mean(lambda run: run.ece),
+        "nll": group.mean(lambda run: run.nll),
+        "speed": group.mean(lambda run: run.images_per_second),
+        "updates": group.mean(lambda run: run.updates),
+        "memory": group.mean(lambda run: run.peak_memory_mb),
+    }
+
+
+def _pictures(strip: Strip) -> list[tuple[str, str]]:
+    labels = [*strip.labels, *[""] * len(strip.images)]
+    return [(data_uri(image), label) for image, label in zip(strip.images, labels, strict=False)]
+
+
+def _render(content: dict[str, Any]) -> str:
+    """Fill the template; every string is escaped except figures and tables, which escape their own."""
+    files = resources.files("resitta.report")
+    template, css, js = (files.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js"))
+    engine = require("jinja2", "demo").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page: str = engine.from_string(template).render(**content, css=css, js=js)
+    return page

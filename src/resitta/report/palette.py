@@ -1,0 +1,40 @@
+"""One colour per method, the same in every figure of a page, and safe for the colour-blind.
+
+Colours are CSS variables, so that a page can give lighter ones on a dark ground; the fallback serves a lone figure.
+"""
+
+from collections.abc import Sequence
+
+from resitta.report.groups import Group
+
+ACCENT = "var(--accent, #c2410c)"
+NEUTRAL = "var(--neutral, #6b7280)"
+_OTHERS = {
+    "bn": "var(--c1, #0072b2)",
+    "pl": "var(--c2, #7a6c00)",
+    "tent": "var(--c3, #aa3f96)",
+    "lame": "var(--c4, #00805d)",
+    "cotta": "var(--c5, #2f8fca)",
+    "note": "var(--c6, #882255)",
+    "rotta": "var(--c7, #3d2fa8)",
+}
+
+
+def hero(groups: Sequence[Group]) -> Group:
+    """The group a report is about: ResiTTA where it was run, otherwise the adapting method with the lowest error."""
+    ours = [group for group in groups if group.method == "resitta"]
+    adapting = [group for group in groups if group.method != "source"] or list(groups)
+    return ours[0] if ours else min(adapting, key=lambda group: group.average)
+
+
+def colours(groups: Sequence[Group]) -> dict[str, str]:
+    """Each group's colour by its label: the accent for the hero, grey for the source, others as they are known.
+
+    Groups beyond the known methods take the colours that are left, then begin again.
+    """
+    chosen = {hero(groups).label: ACCENT}
+    for group in groups:
+        free = [colour for colour in _OTHERS.values() if colour not in chosen.values()] or list(_OTHERS.values())
+        known = NEUTRAL if group.method == "source" else _OTHERS.get(group.method)
+        chosen.setdefault(group.label, known if known and known not in chosen.values() else free[0])
+    return chosen

@@ -1,0 +1,49 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from resitta import adapt
+from resitta.methods.pseudo_label import pseudo_label_loss
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.4])
+def test_steps_by_hand(
+    precise: nn.Module,
+    stream: Callable[[int], Tensor],
+    on_batch_statistics: Callable[[nn.Module], nn.Module],
+    affine: Callable[[nn.Module], list[nn.Parameter]],
+    threshold: float,
+) -> None:
+    adapter = adapt(precise, "pl", threshold=threshold, lr=0.01)
+    twin = on_batch_statistics(precise)
+    adam = torch.optim.Adam(affine(twin), lr=0.01)
+    left_out = 0
+    for batch in stream(80).split(16):
+        logits = twin(batch)
+        torch.testing.assert_close(adapter(batch), logits)
+        confident = logits.softmax(1).max(1).values >= threshold
+        left_out += int((~confident).sum())
+        labels = logits[confident].argmax(1, keepdim=True)
+        adam.zero_grad()
+        (-logits[confident].log_softmax(1).gather(1, labels)).mean().backward()
+        adam.step()
+    assert adapter.stats.updates == 5
+    assert (left_out > 5) == (threshold > 0)
+    learned = [parameter.detach() for parameter in adapter.parameters()]
+    torch.testing.assert_close(learned, [parameter.detach() for parameter in affine(twin)])
+
+
+def test_the_threshold_itself_counts_as_confident() -> None:
+    logits = torch.zeros(2, 2, dtype=torch.float64)
+    assert pseudo_label_loss(logits, threshold=0.5).item() == pytest.approx(torch.tensor(2.0).log().item())
+    assert pseudo_label_loss(logits, threshold=0.5001).item() == 0
+
+
+def test_a_batch_without_confident_predictions_changes_nothing(
+    precise: nn.Module, stream: Callable[[int], Tensor]
+) -> None:
+    adapter, images = adapt(precise, "pl", threshold=1.0), stream(16)
+    first = adapter(images)
+    torch.testing.assert_close(adapter(images), first, rtol=0, atol=0)

@@ -1,0 +1,427 @@
+import copy
+import gc
+import types
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resitta
+from resitta.errors import (
+    BadImages,
+    BadOutput,
+    BadSetting,
+    BadState,
+    NonFiniteImages,
+    NotExportable,
+    UnknownName,
+    UnsuitableModel,
+)
+
+METHODS = ["source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta"]
+
+
+def images(n: int, seed: int = 0, size: int = 10) -> Tensor:
+    return torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return all(map(same, one, other))
+    return bool(one == other)
+
+
+# --- making one -------------------------------------------------------------------------------------------------------
+
+
+def test_the_nine_methods_are_there() -> None:
+    assert set(METHODS) <= set(resitta.list_methods())
+
+
+def test_presets_and_settings_reach_the_method(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, "resitta", preset="imagenet", lr=5e-4)
+    assert isinstance(adapter.method, resitta.methods.ResiTTA)
+    assert (adapter.method.eta, adapter.method.lr) == (0.05, 5e-4)
+
+
+def test_a_method_object_is_taken_as_it_is(model: nn.Module) -> None:
+    method = resitta.methods.ResiTTA(eta=0.05, strong_view=lambda x: x)
+    assert resitta.adapt(model, method).method is not None
+    assert resitta.adapt(model, method).method.eta == 0.05  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda m: resitta.adapt(m, "resita"), UnknownName, "no method is called 'resita'. Did you mean 'resitta'"),
+        (lambda m: resitta.adapt(m, "tent", Lr=1), UnknownName, "tent has no setting 'Lr'. Did you mean 'lr'"),
+        (lambda m: resitta.adapt(m, preset="cifar"), UnknownName, "no preset 'cifar'. Did you mean 'cifar10'"),
+        (lambda m: resitta.adapt(m, lr=-1.0), BadSetting, "lr must be > 0, found -1.0"),
+        (lambda m: resitta.adapt(m, eta=float("nan")), BadSetting, "eta must be >= 0, found nan"),
+        (lambda m: resitta.adapt(m, capacity=1.5), BadSetting, "capacity must be a whole number, found 1.5"),
+        (lambda m: resitta.adapt(m, norm="bn"), BadSetting, "norm must be one of 'resibn', 'rbn', 'adbn', found 'bn'"),
+        (lambda m: resitta.adapt(m, non_finite=cast(Any, "drop")), BadSetting, "non_finite must be 'raise' or 'skip'"),
+        (lambda m: resitta.adapt(m.state_dict()), UnsuitableModel, "must be a torch.nn.Module, found OrderedDict"),
+        (
+            lambda m: resitta.adapt(nn.Linear(2, 2)),
+            UnsuitableModel,
+            "needs BatchNorm layers; Linear has none. Use meth",
+        ),
+    ],
+)
+def test_bad_requests_are_refused(
+    model: nn.Module, make: Callable[[nn.Module], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message.replace("(", r"\(")):
+        make(model)
+
+
+@pytest.mark.parametrize("method", ["resitta", "rotta", "note"])
+def test_batchnorm_without_running_statistics_is_refused(method: str) -> None:
+    bare = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten())
+    with pytest.raises(UnsuitableModel, match="layer '1' has no running statistics.*Use method='bn' or 'tent'"):
+        resitta.adapt(bare, method)
+    assert resitta.adapt(bare, "tent")
+
+
+def test_models_without_batchnorm_work_with_source_and_lame() -> None:
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(300, 4))
+    for method in ("source", "lame"):
+        assert resitta.adapt(plain, method)(images(3)).shape == (3, 4)
+
+
+# --- calling it -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (lambda: [1, 2], "must be a torch.Tensor, found list"),
+        (lambda: images(1)[0], r"four axes N×C×H×W, found shape \(3, 10, 10\); add the batch axis"),
+        (lambda: images(2).mul(255).byte(), "found torch.uint8; divide by 255"),
+        (lambda: images(2).long(), "found torch.int64"),
+        (lambda: images(2)[:0], "the batch is empty"),
+        (lambda: images(2) * 255, "divide by 255"),
+        (lambda: images(2) * 4 - 2, r"pass normalized=\(mean, std\)"),
+        (lambda: images(2) * 1.1, r"images.clamp\(0, 1\)"),
+        (lambda: images(2)[:, :2], r"the model refused images of shape \(2, 2, 10, 10\).*2 channels"),
+        (lambda: images(2).to("meta"), "images are on meta, the model is on cpu; call images.to"),
+        (lambda: images(2, size=12), r"holds \(3, 10, 10\) images, found \(3, 12, 12\); resize them, or reset"),
+    ],
+)
+def test_bad_images_are_refused_and_change_nothing(model: nn.Module, batch: Callable[[], Any], message: str) -> None:
+    adapter = resitta.adapt(model)
+    adapter(images(70))
+    before = adapter.state_dict()
+    with pytest.raises(BadImages, match=message):
+        adapter(batch())
+    assert same(before, adapter.state_dict())
+    twin = resitta.adapt(model)
+    twin(images(70))
+    assert torch.equal(adapter(images(70, seed=1)), twin(images(70, seed=1)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_non_finite_images_are_refused_by_index(model: nn.Module, value: float) -> None:
+    batch = images(8)
+    batch[3, 0, 0, 0] = value
+    with pytest.raises(NonFiniteImages, match=r"1 of 8 images \(index 3\) hold NaN or Inf.*non_finite='skip'"):
+        resitta.adapt(model)(batch)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_skipped_images_are_predicted_and_never_learned_from(model: nn.Module, method: str) -> None:
+    good = images(80)
+    batch = torch.cat([good[:40], torch.full((2, 3, 10, 10), float("nan")), good[40:]])
+    adapter, clean = resitta.adapt(model, method, non_finite="skip"), resitta.adapt(model, method)
+    logits = adapter(batch)
+    expected = clean(good)
+    assert logits.isfinite().all()
+    assert torch.equal(torch.cat([logits[:40], logits[42:]]), expected)
+    assert same(adapter.state_dict(), clean.state_dict())
+    before = adapter.state_dict()
+    assert adapter(torch.full((2, 3, 10, 10), float("inf"))).isfinite().all()
+    assert same(before, adapter.state_dict())
+
+
+def test_rounding_outside_the_unit_interval_is_taken(model: nn.Module) -> None:
+    assert resitta.adapt(model)(images(2) * 1.0005).shape == (2, 5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_channels_last_gives_the_same(model: nn.Module, method: str) -> None:
+    plain, last = resitta.adapt(model, method), resitta.adapt(model, method)
+    for seed in range(3):
+        batch = images(50, seed)
+        torch.testing.assert_close(
+            last(batch.to(memory_format=torch.channels_last)), plain(batch), atol=1e-4, rtol=1e-4
+        )
+
+
+def test_images_of_another_precision_are_converted(model: nn.Module) -> None:
+    batch = images(3)
+    assert torch.equal(resitta.adapt(model)(batch.double()), resitta.adapt(model)(batch))
+
+
+# --- models of all kinds ----------------------------------------------------------------------------------------------
+
+
+class Returns(nn.Module):
+    def __init__(self, net: nn.Module, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.wrap = net, wrap
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.net(x))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "output"),
+    [
+        (lambda y: {"logits": y, "aux": 0}, "logits"),
+        (lambda y: types.SimpleNamespace(logits=y), "logits"),
+        (lambda y: (None, y), 1),
+        (lambda y: {"deep": [y]}, lambda answer: answer["deep"][0]),
+    ],
+)
+def test_output_selects_the_logits(model: nn.Module, wrap: Callable[[Tensor], Any], output: Any) -> None:
+    adapter = resitta.adapt(Returns(model, wrap), output=output)
+    assert torch.equal(adapter(images(70)), resitta.adapt(model)(images(70)))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "output", "message"),
+    [
+        (
+            lambda y: {"logits": y},
+            None,
+            r"returned a dict with keys \['logits'\], not logits; select them with output=",
+        ),
+        (lambda y: {"logits": y}, "logit", "output='logit' selects nothing from a dict"),
+        (lambda y: y[:, 0], None, r"float logits of shape \(4, classes\), found \(4,\)"),
+        (lambda y: y[:1], None, r"found \(1, 5\)"),
+        (lambda y: y.argmax(1, keepdim=True).expand(-1, 5), None, "of torch.int64"),
+    ],
+)
+def test_other_outputs_are_refused(model: nn.Module, wrap: Callable[[Tensor], Any], output: Any, message: str) -> None:
+    adapter = resitta.adapt(Returns(model, wrap), output=output)
+    with pytest.raises(BadOutput, match=message):
+        adapter(images(4))
+    assert adapter.stats.samples == 0
+
+
+def test_normalized_inputs_give_what_a_model_that_normalises_inside_gives(model: nn.Module) -> None:
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+    m, s = torch.tensor(mean).view(1, 3, 1, 1), torch.tensor(std).view(1, 3, 1, 1)
+
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net((x - m) / s)
+
+    outside, inside = resitta.adapt(model, normalized=(mean, std)), resitta.adapt(Inside())
+    for seed in range(4):
+        batch = images(50, seed)
+        torch.testing.assert_close(outside((batch - m) / s), inside(batch), atol=1e-4, rtol=1e-4)
+    with pytest.raises(BadImages, match="check that normalized="):
+        outside(batch * 9)
+
+
+def test_dropout_is_never_active() -> None:
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.9), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    ).train()
+    adapter = resitta.adapt(net, "source").train()
+    assert torch.equal(adapter(images(5)), net.eval()(images(5)))
+
+
+def test_the_callers_storage_is_shared_and_survives_moves(model: nn.Module) -> None:
+    before = copy.deepcopy(model.state_dict())
+    adapter = resitta.adapt(model)
+    shared = model[0].weight.data_ptr()  # type: ignore[index]
+    own = adapter.learner
+    convolutions = [m for m in own.modules() if isinstance(m, nn.Conv2d) and m.in_channels == 3]
+    assert len(convolutions) == 2, "teacher and student"
+    assert {m.weight.data_ptr() for m in convolutions} == {shared}
+    adapter.double()
+    assert len({m.weight.data_ptr() for m in convolutions}) == 1, "still shared with each other"
+    assert adapter(images(70).double()).dtype == torch.float64
+    assert same(before, model.state_dict())
+    assert next(model.parameters()).dtype == torch.float32
+
+
+def test_extra_parameter_memory_is_a_few_per_cent() -> None:
+    from resitta.models import WideResNet
+
+    net = WideResNet(depth=16, width=4)
+    adapter = resitta.adapt(net)
+    seen: set[int] = {p.data_ptr() for p in net.parameters()}
+    extra = sum(t.numel() for t in (*adapter.parameters(), *adapter.buffers()) if t.data_ptr() not in seen)
+    assert extra < 0.05 * sum(p.numel() for p in net.parameters())
+
+
+def test_a_model_made_in_inference_mode_adapts() -> None:
+    with torch.inference_mode():
+        net = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+        )
+        adapter = resitta.adapt(net.eval())
+        adapter(images(130))
+    assert adapter.stats.updates == 2
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_survives_a_file_without_pickled_code(model: nn.Module, method: str, tmp_path: Any) -> None:
+    adapter = resitta.adapt(model, method)
+    adapter(images(150))
+    torch.save(adapter.state_dict(), tmp_path / "state.pt")
+    other = resitta.adapt(model, method, seed=9)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert torch.equal(adapter(images(150, seed=2)), other(images(150, seed=2)))
+
+
+def test_a_state_dict_is_a_snapshot(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    adapter(images(100))
+    snapshot = adapter.state_dict()
+    first = adapter(images(100, seed=1))
+    adapter.load_state_dict(snapshot)
+    assert torch.equal(adapter(images(100, seed=1)), first)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state.pop(next(iter(state))),
+        lambda state: state.update(extra=torch.zeros(1)),
+        lambda state: state["_extra_state"].update(method="tent"),
+        lambda state: state["_extra_state"].pop("generator"),
+        lambda state: state["learner.bank._extra_state"].update(births=torch.zeros(3)),
+        lambda state: state.update({"learner.teacher.model.1.source_mean": torch.zeros(99)}),
+    ],
+)
+def test_a_state_that_does_not_fit_leaves_the_adapter_as_it_was(model: nn.Module, spoil: Callable[[Any], Any]) -> None:
+    adapter, other = resitta.adapt(model), resitta.adapt(model)
+    adapter(images(100))
+    other(images(100, seed=5))
+    before, state = adapter.state_dict(), other.state_dict()
+    spoil(state)
+    with pytest.raises(BadState, match="the state does not fit this resitta adapter"):
+        adapter.load_state_dict(state)
+    assert same(before, adapter.state_dict())
+
+
+def test_another_architecture_or_method_is_refused(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    with pytest.raises(BadState):
+        adapter.load_state_dict(resitta.adapt(model, "rotta").state_dict())
+
+
+def test_an_adapter_can_be_part_of_a_larger_module(model: nn.Module) -> None:
+    outer, twin = nn.ModuleDict({"a": resitta.adapt(model)}), nn.ModuleDict({"a": resitta.adapt(model, seed=4)})
+    outer["a"](images(100))
+    twin.load_state_dict(outer.state_dict())
+    assert torch.equal(outer["a"](images(100, seed=1)), twin["a"](images(100, seed=1)))
+
+
+def test_an_adapter_can_be_copied(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    adapter(images(100))
+    twin = copy.deepcopy(adapter)
+    first = adapter(images(100, seed=1))
+    assert torch.equal(twin(images(100, seed=1)), first)
+
+
+def test_an_adapter_frees_its_memory(model: nn.Module) -> None:
+    def tensors() -> int:
+        gc.collect()
+        return sum(isinstance(o, Tensor) for o in gc.get_objects())
+
+    before = tensors()
+    adapter = resitta.adapt(model)
+    adapter(images(100))
+    del adapter
+    assert tensors() <= before
+
+
+# --- stats and export -------------------------------------------------------------------------------------------------
+
+
+def test_stats_tell_the_truth(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    logits = torch.cat([adapter(images(n, seed=n)) for n in (50, 60, 40)])
+    stats = adapter.stats
+    p = logits.softmax(1)
+    assert (stats.samples, stats.updates) == (150, 2)
+    assert stats.mean_entropy == pytest.approx(float(-(p * p.log()).sum(1).mean()), rel=1e-4)
+    assert stats.bank is not None
+    assert (stats.bank.occupancy, stats.bank.capacity, sum(stats.bank.per_class)) == (64, 64, 64)
+    assert list(stats.drift) == ["1", "4"]
+    teacher = adapter.learner.get_submodule("teacher.model.1.layer")
+    source = model.get_submodule("1")
+    gap = (teacher.running_mean - source.running_mean).square().sum()  # type: ignore[operator]
+    gap = gap + (teacher.running_var.sqrt() - source.running_var.sqrt()).square().sum()  # type: ignore[operator]
+    assert stats.drift["1"] == pytest.approx(float(gap.sqrt()), rel=1e-5)
+    assert stats.mean_drift == pytest.approx(sum(stats.drift.values()) / 2)
+    with pytest.raises(AttributeError):
+        stats.samples = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("method", ["source", "rotta", "resitta"])
+def test_export_is_an_ordinary_checkpoint(model: nn.Module, method: str) -> None:
+    adapter = resitta.adapt(model, method)
+    adapter(images(200))
+    plain = adapter.export()
+    batch = images(30, seed=7)
+    with adapter.paused():
+        expected = adapter(batch)
+    torch.testing.assert_close(plain(batch), expected, atol=1e-5, rtol=0)
+    fresh = copy.deepcopy(model)
+    fresh.load_state_dict(plain.state_dict(), strict=True)
+    torch.testing.assert_close(fresh(batch), expected, atol=1e-5, rtol=0)
+    assert [type(m) for m in plain.modules()] == [type(m) for m in model.modules()]
+    assert [n for n, _ in plain.named_parameters()] == [n for n, _ in model.named_parameters()]
+    program = torch.export.export(plain, (batch,))
+    torch.testing.assert_close(program.module()(batch), expected, atol=1e-5, rtol=0)
+    assert plain[0].weight.data_ptr() != model[0].weight.data_ptr(), "an export shares nothing"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("method", ["bn", "pl", "tent", "lame", "cotta", "note"])
+def test_what_batchnorm_cannot_express_is_not_exported(model: nn.Module, method: str) -> None:
+    with pytest.raises(NotExportable, match=f"{method} .* keep calling the adapter"):
+        resitta.adapt(model, method).export()
+
+
+def test_nested_pauses(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    with adapter.paused():
+        with adapter.paused():
+            adapter(images(3))
+        adapter(images(3))
+    assert adapter.stats.samples == 0
+    adapter(images(3))
+    assert adapter.stats.samples == 3
+
+
+def test_repr_says_what_adapts(model: nn.Module) -> None:
+    assert "80 own parameters beside the model's" in repr(resitta.adapt(model))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", METHODS)
+def test_cuda_agrees_with_the_cpu(model: nn.Module, method: str) -> None:
+    cpu, cuda = resitta.adapt(model, method), resitta.adapt(model, method).to("cuda")
+    cpu(images(40)), cuda(images(40).cuda())
+    resitta.check_method(method, device="cuda")
