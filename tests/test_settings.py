@@ -82,4 +82,4 @@ def test_settings_are_frozen_and_named() -> None:
     with pytest.raises(FrozenInstanceError):
         Example().rate = 0.1  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Example(0.1)  # type: ignore[misc]
+        Example(0.1)  # type: ignore[call-arg]

@@ -16,6 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ResittaError as error:
         sys.stderr.write(f"resitta: {error}\n")
         return 2
+    except SystemExit as stop:  # the command line itself was wrong; the reason has been printed
+        return 2 if stop.code else 0
     except KeyboardInterrupt:
         sys.stderr.write("resitta: interrupted\n")
         return 130

@@ -155,7 +155,9 @@ def test_statistics_start_as_the_source_and_go_back_into_the_layer(
     wrap: Callable[[BatchNorm], AdaptiveBN], case: Case
 ) -> None:
     layer, x = case
-    source = copy.deepcopy((layer.running_mean, layer.running_var))
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    source = layer.running_mean.clone(), layer.running_var.clone()
     wrapped = wrap(layer)
     torch.testing.assert_close(wrapped.statistics(), source, rtol=0, atol=0)
     wrapped.updating = True
@@ -169,7 +171,7 @@ def test_statistics_start_as_the_source_and_go_back_into_the_layer(
 
 
 def test_updating_ends_with_the_block_even_after_an_error() -> None:
-    model = replace_layers(Twice(), nn.BatchNorm1d, partial(ResiBN, nu_b=0.1))  # type: ignore[arg-type]
+    model = replace_layers(Twice(), nn.BatchNorm1d, partial(ResiBN, nu_b=0.1))
     wrapped = next(module for module in model.modules() if isinstance(module, AdaptiveBN))
     with updating_statistics(model):
         assert wrapped.updating

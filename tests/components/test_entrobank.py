@@ -66,8 +66,8 @@ def in_bank(bank: EntroBank) -> list[Sample]:
     return [Sample(int(number), label, entropy, age) for number, label, entropy, age in zip(*columns, strict=True)]
 
 
-def filled(samples: Stream, **settings: int) -> EntroBank:
-    bank = EntroBank(len(samples), generator=torch.Generator(), **settings)
+def filled(samples: Stream, forget_age: int = 1000, mature_age: int = 200) -> EntroBank:
+    bank = EntroBank(len(samples), generator=torch.Generator(), forget_age=forget_age, mature_age=mature_age)
     offer(bank, samples, first=0)
     return bank
 
@@ -82,13 +82,13 @@ def stored_after(bank: EntroBank, *newcomers: tuple[int, float]) -> list[int]:
 @given(
     samples=STREAMS,
     capacity=st.integers(1, 8),
-    mature_age=st.integers(1, 12),
-    forget_age=st.integers(1, 20),
+    ages=st.tuples(st.integers(1, 12), st.integers(1, 20)),
     chunk=st.integers(1, 9),
 )
 def test_every_decision_is_that_of_the_literal_bank(
-    off: int | None, samples: Stream, capacity: int, mature_age: int, forget_age: int, chunk: int
+    off: int | None, samples: Stream, capacity: int, ages: tuple[int, int], chunk: int
 ) -> None:
+    mature_age, forget_age = ages
     rules = [index != off for index in range(3)]
     literal = LiteralBank(capacity, forget_age, mature_age, *rules)
     bank = EntroBank(
@@ -137,7 +137,8 @@ def test_ages_count_from_the_sample_after() -> None:
 
 
 def test_the_default_ages_are_those_of_the_paper() -> None:
-    bank = filled([(0, 0.5)])
+    bank = EntroBank(1, generator=torch.Generator())
+    offer(bank, [(0, 0.5)], first=0)
     assert stored_after(bank, *[(0, 0.9)] * 199) == [0]
     offer(bank, [(0, 0.9)], first=777)
     assert in_bank(bank)[0].number == 777  # mature at 200

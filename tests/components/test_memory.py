@@ -77,9 +77,9 @@ def test_a_batch_is_added_as_its_samples_one_by_one(
     total = sum(sizes)
     images, logits = numbered(0, total), random_logits(total)
     batchwise, one_by_one = make(capacity), make(capacity)
-    for image_batch, logit_batch in zip(images.split(sizes), logits.split(sizes), strict=True):
+    for image_batch, logit_batch in zip(torch.split(images, sizes), torch.split(logits, sizes), strict=True):
         consume(batchwise, image_batch, logit_batch)
-    for image, logit in zip(images.split(1), logits.split(1), strict=True):
+    for image, logit in zip(torch.split(images, 1), torch.split(logits, 1), strict=True):
         consume(one_by_one, image, logit)
     assert facts(batchwise) == facts(one_by_one)
 

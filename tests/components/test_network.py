@@ -1,5 +1,6 @@
 import copy
 from collections import namedtuple
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ Pair = namedtuple("Pair", ["features", "logits"])
 class Restless(nn.Module):
     """Everything a forward pass may disturb: dropout, a counter, a layer used twice, tied weights."""
 
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 4, 3, bias=False)
@@ -33,7 +36,7 @@ class Restless(nn.Module):
         self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
+        self.calls.add_(1)
         maps = self.deep(self.norm(self.stem(x)).relu())
         logits: Tensor = self.tied(self.head(self.drop(maps.mean((2, 3)))))
         return logits
@@ -66,7 +69,7 @@ class WideBlocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = [3, 64, 64, 128, 128]
-        convolutions = [nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in zip(widths, widths[1:], strict=False)]
+        convolutions = [nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(widths)]
         pairs = [layer for conv in convolutions for layer in (conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU())]
         self.body = nn.Sequential(*pairs, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
 
@@ -133,18 +136,20 @@ def test_dropout_is_never_active() -> None:
 
 def test_a_layer_used_twice_is_wrapped_once_and_moves_in_both_places() -> None:
     fork = Network(Restless()).fork("affine").with_bn(lambda layer: ResiBN(layer, 0.1))
-    assert fork.model.norm is fork.model.deep[1]
-    assert isinstance(fork.model.norm.layer, nn.BatchNorm2d)
+    model: Any = fork.model
+    assert model.norm is model.deep[1]
+    assert isinstance(model.norm.layer, nn.BatchNorm2d)
     assert len(list(fork.parameters())) == 2
 
 
 def test_tied_weights_stay_tied() -> None:
     model = Restless()
-    shared, owned = Network(model).fork(), Network(model).fork("all")
-    assert shared.model.head.weight is shared.model.tied.weight
-    assert shared.model.head.weight.data_ptr() == model.head.weight.data_ptr()
-    assert owned.model.head.weight is owned.model.tied.weight
-    assert owned.model.head.weight.data_ptr() != model.head.weight.data_ptr()
+    shared: Any = Network(model).fork().model
+    owned: Any = Network(model).fork("all").model
+    assert shared.head.weight is shared.tied.weight
+    assert shared.head.weight.data_ptr() == model.head.weight.data_ptr()
+    assert owned.head.weight is owned.tied.weight
+    assert owned.head.weight.data_ptr() != model.head.weight.data_ptr()
     assert len(list(owned.parameters())) == len(list(model.parameters()))
 
 
@@ -162,7 +167,7 @@ def test_an_export_is_the_caller_s_architecture_again(train: Any) -> None:
 
 @pytest.mark.parametrize("train", ["none", "all"])
 def test_an_export_keeps_tied_weights_tied(train: Any) -> None:
-    exported = Network(Restless()).fork(train).export()
+    exported: Any = Network(Restless()).fork(train).export()
     assert exported.head.weight is exported.tied.weight
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the methods share: a stream, a model in float64, and networks on batch statistics."""
+"""What the tests of the methods share: a seed, a stream, a model in float64, and networks on batch statistics."""
 
 import copy
 from collections.abc import Callable
@@ -7,6 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Let the models that tests build be the same in every run."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture

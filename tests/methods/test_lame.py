@@ -74,7 +74,7 @@ def test_predictions_against_plain_loops(
 ) -> None:
     adapter = adapt(precise, "lame", affinity=kind, steps=steps, tolerance=tolerance)
     assert isinstance(precise, nn.Sequential)
-    for batch in stream(26).split(13):
+    for batch in torch.split(stream(26), 13):
         features: Tensor = precise[:-1](batch)
         kernel = plain_kernel(features.tolist(), kind, 5)
         expected = plain_lame(precise(batch).tolist(), kernel, steps, tolerance)

@@ -50,7 +50,7 @@ def by_hand(model: nn.Module, k: float, momentum: float) -> nn.Sequential:
 def test_predictions_by_the_formula(precise: nn.Module, stream: Stream) -> None:
     adapter = adapt(precise, "note")
     expected = by_hand(precise, k=4.0, momentum=0.01)(stream(30))
-    torch.testing.assert_close(torch.cat([adapter(batch) for batch in stream(30).split(7)]), expected)
+    torch.testing.assert_close(torch.cat([adapter(batch) for batch in torch.split(stream(30), 7)]), expected)
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 5])
@@ -61,7 +61,7 @@ def test_updates_by_hand(precise: nn.Module, stream: Stream, batch_size: int) ->
     layers = [module for module in net if isinstance(module, HandIABN)]
     adam = torch.optim.Adam([p for layer in layers for p in (layer.weight, layer.bias)], lr=0.01)
     images, seen = stream(40), 0
-    for batch in images.split(batch_size):
+    for batch in torch.split(images, batch_size):
         expected = net(batch).detach()
         torch.testing.assert_close(adapter(batch), expected)
         for _ in batch:
@@ -83,7 +83,7 @@ def test_updates_by_hand(precise: nn.Module, stream: Stream, batch_size: int) ->
 def test_the_defaults_are_those_of_its_authors(precise: nn.Module, stream: Stream) -> None:
     named = adapt(precise, "note", lr=1e-4, k=4.0, momentum=0.01, capacity=64, update_every=64)
     plain = adapt(precise, "note")
-    for batch in stream(200).split(50):
+    for batch in torch.split(stream(200), 50):
         torch.testing.assert_close(plain(batch), named(batch), rtol=0, atol=0)
     assert plain.stats.updates == 3
     assert plain.stats.bank is not None

@@ -20,7 +20,7 @@ def test_steps_by_hand(
     twin = on_batch_statistics(precise)
     adam = torch.optim.Adam(affine(twin), lr=0.01)
     left_out = 0
-    for batch in stream(80).split(16):
+    for batch in torch.split(stream(80), 16):
         logits = twin(batch)
         torch.testing.assert_close(adapter(batch), logits)
         confident = logits.softmax(1).max(1).values >= threshold

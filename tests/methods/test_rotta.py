@@ -1,6 +1,7 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -90,10 +91,10 @@ class ByHand:
 @pytest.mark.parametrize("batch_size", [1, 8, 20])
 def test_updates_by_hand(precise: nn.Module, stream: Stream, batch_size: int) -> None:
     """The quota of a class, 400/5, exceeds the stream, so that every sample is stored."""
-    rates = {"lr": 0.01, "alpha": 0.2, "nu": 0.1}
+    rates: dict[str, Any] = {"lr": 0.01, "alpha": 0.2, "nu": 0.1}
     adapter = adapt(precise, "rotta", strong_view=darker, capacity=400, update_every=8, **rates)
     literal = ByHand(precise, capacity=400, every=8, **rates)
-    for batch in stream(60).split(batch_size):
+    for batch in torch.split(stream(60), batch_size):
         torch.testing.assert_close(adapter(batch), literal(batch))
     assert adapter.stats.updates == 7
     assert adapter.stats.bank is not None
@@ -103,7 +104,7 @@ def test_updates_by_hand(precise: nn.Module, stream: Stream, batch_size: int) ->
 def test_the_default_rates_are_those_of_its_authors(precise: nn.Module, stream: Stream) -> None:
     adapter = adapt(precise, "rotta", strong_view=darker, capacity=1000)
     literal = ByHand(precise, lr=1e-3, alpha=0.05, nu=0.001, capacity=1000, every=64)
-    for batch in stream(200).split(50):
+    for batch in torch.split(stream(200), 50):
         torch.testing.assert_close(adapter(batch), literal(batch))
 
 

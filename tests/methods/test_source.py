@@ -10,7 +10,7 @@ def test_it_is_the_model_in_eval_mode(precise: nn.Module, stream: Callable[[int]
     images = stream(30)
     expected = precise(images)
     adapter = adapt(precise.train(), "source")
-    for batch, logits in zip(images.split(7), expected.split(7), strict=True):
+    for batch, logits in zip(torch.split(images, 7), torch.split(expected, 7), strict=True):
         torch.testing.assert_close(adapter(batch), logits)
     assert adapter.stats.updates == 0
 

@@ -79,9 +79,10 @@ def environment(device: torch.device | str = "cpu") -> dict[str, str]:
 def write_json(path: Path, content: Any) -> None:
     """Write a file at once or not at all: a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(content, indent=1, default=_plain)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1, default=_plain)
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     Path(temporary).replace(path)

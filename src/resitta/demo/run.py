@@ -1,7 +1,6 @@
-"""The demo: a real model meets corrupted, temporally correlated images and recovers, within a minute or two."""
+"""Train, corrupt, adapt, report: what `resitta demo` does."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,9 @@ from resitta.adapter import Adapter, adapt
 from resitta.bench.record import RunRecord, environment, save
 from resitta.bench.run import run
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, train
-from resitta.report.page import BankItem, write_page
+from resitta.report.formats import as_rich
+from resitta.report.page import write_page
+from resitta.report.pictures import Strip, bank_items
 from resitta.report.tables import error_table
 from resitta.streams.corruptions import CORRUPTIONS, SHORT, corrupt
 from resitta.streams.datasets import ArrayImages
@@ -23,23 +24,28 @@ from resitta.terminal import Bar, bars, console
 METHODS = ("source", "bn", "tent", "rotta", "resitta")
 SEVERITY = 5
 
+INTRO = """A small network was trained on clean handwritten digits. Then a stream arrives: {count} corruptions one after
+the other, nothing marks the borders, and neighbouring images mostly show the same digit. No label is ever shown to a
+method; each has to keep the network accurate from the images alone.
+
+Normalising by the batch at hand (BN, TENT) fails on such a stream, since a batch holds few classes. RoTTA and ResiTTA
+keep a balanced memory and move the statistics slowly; ResiTTA also draws them back to the source."""
+
 
 def run_demo(out: Path, *, seed: int = 1, samples: int = 1600, retrain: bool = False) -> Path:
-    """Train, corrupt, adapt, report; returns the page."""
+    """Run the five methods over one stream, print the table, write the page and return its path."""
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
+    digits = load_digits()
     with bars() as bar:
-        digits = load_digits()
         network = source_network(digits, bar("training"), retrain=retrain)
         stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
-        runs, adapters = [], {}
-        for name in METHODS:
-            adapters[name] = adapt(network, name, seed=seed)
-            runs.append(run(adapters[name], stream, progress=bar(f"adapting: {name}")))
+        adapters = [adapt(network, name, seed=seed) for name in METHODS]
+        runs = [run(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
     for record in runs:
         save(out / f"{record.method}.json", record, environment=environment())
-    page = demo_page(out / "index.html", runs, stream, adapters["resitta"], command=demo_command(seed, samples))
+    page = demo_page(out / "index.html", runs, stream, adapters[-1], f"resitta demo --seed {seed} --samples {samples}")
     screen = console()
-    screen.print(error_table(runs).to_rich())
+    screen.print(as_rich(error_table(runs)))
     screen.print(f"\nThe page with all figures: {page.resolve()}", soft_wrap=True, highlight=False)
     return page
 
@@ -47,22 +53,50 @@ def run_demo(out: Path, *, seed: int = 1, samples: int = 1600, retrain: bool = F
 def source_network(digits: Digits, progress: Bar, *, retrain: bool) -> nn.Module:
     """The network trained on clean digits, from the cache if it is there."""
     cached = None if retrain else cached_network()
-    if cached is not None:
-        progress(1, 1)
-        return cached
-    network = train(digits, progress)
-    keep(network)
+    network = cached or train(digits, progress)
+    if cached is None:
+        keep(network)
+    progress(1, 1)
     return network
 
 
 def corrupted_stream(digits: Digits, samples: int, seed: int, progress: Bar) -> Stream:
     """All corruptions, one after the other, each in a temporally correlated order (PTTA)."""
-    sets = []
     copies = math.ceil(samples / len(digits.test))
     labels = np.tile(digits.test_labels, copies)[:samples]
+    sets = []
     for done, name in enumerate(CORRUPTIONS, start=1):
-        # A digit that appears twice under one corruption gets fresh noise each time.
-        images = torch.cat([corrupt(digits.test, name, SEVERITY, seed=copy) for copy in range(copies)])[:samples]
-        sets.append(ArrayImages(images.numpy(), labels))
+        # A digit that returns under one corruption gets fresh noise each time.
+        images = torch.cat([corrupt(digits.test, name, SEVERITY, seed=copy) for copy in range(copies)])
+        sets.append(ArrayImages(images[:samples].numpy(), labels))
         progress(done, len(CORRUPTIONS))
     return continual(CORRUPTIONS, sets, dirichlet, np.random.default_rng(seed))
+
+
+def demo_page(path: Path, runs: list[RunRecord], stream: Stream, adapter: Adapter, command: str) -> Path:
+    """Write the page about the runs; the bank shown is that of the adapter."""
+    borders = np.flatnonzero(np.diff(stream.domain, prepend=-1))
+    first, _ = stream.read(stream.domain[borders], stream.index[borders])
+    names = [SHORT[name] for name in stream.names]
+    middle = len(stream) // 2
+    piece, labels = stream.read(stream.domain[middle : middle + 20], stream.index[middle : middle + 20])
+    strips = [
+        Strip("The first image of every corruption.", list(first.permute(0, 2, 3, 1).numpy()), names),
+        Strip(
+            "Twenty neighbours in the stream: few classes at a time.",
+            list(piece.permute(0, 2, 3, 1).numpy()),
+            [str(v) for v in labels],
+        ),
+    ]
+    return write_page(
+        path,
+        title="Handwritten digits under corruption",
+        runs=runs,
+        intro=INTRO.format(count=len(stream.names)),
+        strips=strips,
+        bank=bank_items(adapter.learner.memory()),
+        classes=[str(digit) for digit in range(10)],
+        environment=environment(),
+        commands=[command],
+        borders=borders.tolist(),
+    )

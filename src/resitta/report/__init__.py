@@ -1,1 +1,1 @@
-"""Records made readable: tables, figures, one self-contained page."""
+"""Reports: tables, figures, and a page that needs nothing but itself."""

@@ -41,23 +41,25 @@ class Plot:
         values = [text(f"{v:g}", left - 8, self.y(v) + 4, class_="tick", text_anchor="end") for v in ticks]
         return "".join(grid + values) + text(label, 0, self.y.stop - 14, class_="label")
 
-    def x_axis(self, ticks: Sequence[float], label: str) -> str:
-        """Values below, and what they measure."""
+    def x_axis(self, ticks: Sequence[tuple[float, str]], label: str) -> str:
+        """Values as they are to be printed, and below them what they measure."""
         below = self.y.start + 20
-        values = [text(f"{v:,g}", self.x(v), below, class_="tick", text_anchor="middle") for v in ticks]
+        values = [text(value, self.x(place), below, class_="tick", text_anchor="middle") for place, value in ticks]
         return "".join(values) + text(label, self.x.stop, below + 20, class_="label", text_anchor="end")
 
-    def span_axis(self, spans: Sequence[Span]) -> str:
-        """Faint vertical borders between the spans, and their names below."""
-        flat = names_fit(spans, self.x)
+    def borders(self, spans: Sequence[Span]) -> str:
+        """Faint vertical lines between the spans."""
+        edges = [self.x(span.start) for span in spans[1:]]
+        return "".join(tag("line", x1=x, x2=x, y1=self.y.stop, y2=self.y.start, class_="border") for x in edges)
+
+    def names(self, spans: Sequence[Span]) -> str:
+        """The names of the spans under the axis, turned when they are long, left out when there are too many."""
+        turned, below = not _fit(spans, self.x), self.y.start + 18
         parts = []
-        for number, span in enumerate(spans):
-            if number:
-                edge = self.x(span.start)
-                parts.append(tag("line", x1=edge, x2=edge, y1=self.y.stop, y2=self.y.start, class_="border"))
-            middle, below = self.x((span.start + span.stop) / 2), self.y.start + 16
-            turn = {} if flat else {"transform": f"rotate(-45 {middle:.1f} {below:.1f})"}
-            anchor = "middle" if flat else "end"
+        for span in spans if not turned or _fit_turned(spans, self.x) else ():
+            middle = self.x((span.start + span.stop) / 2)
+            turn = {"transform": f"rotate(-45 {middle:.1f} {below:.1f})"} if turned else {}
+            anchor = "end" if turned else "middle"
             parts.append(text(span.name, middle, below, class_="tick", text_anchor=anchor, **turn))
         return "".join(parts)
 
@@ -70,15 +72,18 @@ class Plot:
         )
 
 
-def names_fit(spans: Sequence[Span], x: Scale) -> bool:
-    """Whether every name is shorter than its span."""
-    return all(len(span.name) * LETTER < x(span.stop) - x(span.start) for span in spans)
-
-
 def room_below(spans: Sequence[Span], x: Scale) -> float:
     """The height that the names of the spans take: one line, or more when they are turned by 45 degrees."""
     longest = max((len(span.name) for span in spans), default=0)
-    return 30 if names_fit(spans, x) else 24 + longest * LETTER * 0.71
+    return 30 if _fit(spans, x) or not _fit_turned(spans, x) else 24 + longest * LETTER * 0.71
+
+
+def _fit(spans: Sequence[Span], x: Scale) -> bool:
+    return all(len(span.name) * LETTER < x(span.stop) - x(span.start) for span in spans)
+
+
+def _fit_turned(spans: Sequence[Span], x: Scale) -> bool:
+    return all(x(span.stop) - x(span.start) > LINE for span in spans)
 
 
 def empty(title: str, width: int) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from resitta.bench.paper import PAPER
 from resitta.report.axes import Span
-from resitta.report.figures import WIDE, Series, bars, lines
+from resitta.report.figures import WIDE, Series, Style, bars, lines
 from resitta.report.groups import Group
 from resitta.report.palette import ACCENT, NEUTRAL
 from resitta.report.tables import columns_of
@@ -82,8 +82,8 @@ def drift_per_layer(groups: Sequence[Group], colours: Mapping[str, str], *, widt
         _series(group, colours, depth, group.mean_trace(lambda run: tuple(run.drift_per_layer.values())))
         for group in drifting
     ]
-    labels = {"y_label": "W₂ to the source", "x_label": "BatchNorm layer, from input to output"}
-    return lines(series, title="Drift of each layer at the end", spans=spans, width=width, **labels)
+    title, x_label = "Drift of each layer at the end", "BatchNorm layer, from input to output"
+    return lines(series, title=title, y_label="W₂ to the source", x_label=x_label, spans=spans, width=width)
 
 
 def drifts(group: Group) -> bool:
@@ -100,19 +100,31 @@ def bank_composition(counts: Sequence[int], classes: Sequence[str], *, width: in
 
 
 def sweep(curve: SweepCurve, *, width: int = WIDE) -> str:
-    """The average error over one setting, and the paper's."""
-    ours = Series("ours", curve.values, curve.averages, ACCENT, "strong", dots=True)
-    printed = PAPER.sweeps.get(curve.setting)
-    theirs = printed.averages.get(curve.dataset) if printed else None
-    paper = [Series("paper", printed.values, theirs, NEUTRAL, "dashed", dots=True)] if printed and theirs else []
-    values = sorted({*curve.values, *(printed.values if paper and printed else ())})
-    log = min(values, default=0) > 0 and max(values) >= 30 * min(values)
-    title = f"{curve.setting} on {curve.dataset}"
-    axes = {"x_label": curve.setting, "y_label": "average error %"}
-    return lines([*paper, ours], title=title, x_ticks=values, log=log, from_zero=False, width=width, **axes)
+    """The average error over one setting and, dashed, the paper's; the values stand at equal distances."""
+    ours = dict(zip(curve.values, curve.averages, strict=True))
+    paper = PAPER.sweeps.get(curve.setting)
+    printed = paper.averages.get(curve.dataset) if paper else None
+    theirs = dict(zip(paper.values, printed, strict=True)) if paper and printed else {}
+    values = sorted(ours | theirs)
+    spans = [Span(place - 0.5, place + 0.5, f"{curve.setting} {value:g}") for place, value in enumerate(values)]
+
+    def series(label: str, points: Mapping[float, float], colour: str, style: Style) -> Series:
+        places = tuple(float(place) for place, value in enumerate(values) if value in points)
+        return Series(label, places, tuple(points[v] for v in values if v in points), colour, style, dots=True)
+
+    return lines(
+        [series("ours", ours, ACCENT, "strong"), series("paper", theirs, NEUTRAL, "dashed")],
+        title=f"{curve.setting} on {curve.dataset}",
+        x_label=curve.setting,
+        y_label="average error %",
+        x_ticks=[(place, f"{value:g}") for place, value in enumerate(values)],
+        spans=spans,
+        from_zero=False,
+        width=width,
+    )
 
 
 def _series(group: Group, colours: Mapping[str, str], x: Sequence[float], y: tuple[float, ...]) -> Series:
     colour = colours[group.label]
-    style = "strong" if colour == ACCENT else "dashed" if colour == NEUTRAL else "plain"
+    style: Style = "strong" if colour == ACCENT else "dashed" if colour == NEUTRAL else "plain"
     return Series(group.label, tuple(x), y, colour, style)

@@ -12,7 +12,8 @@ from typing import Literal
 from resitta.report.axes import LETTER, LINE, Plot, Span, empty, room_below
 from resitta.report.svg import Scale, spread, tag, text, ticks
 
-WIDE, NARROW = 960, 380
+WIDE, NARROW, SMALL = 960, 380, 340
+Style = Literal["plain", "strong", "dashed"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Series:
     x: tuple[float, ...]
     y: tuple[float, ...]
     colour: str = "currentColor"
-    style: Literal["plain", "strong", "dashed"] = "plain"
+    style: Style = "plain"
     dots: bool = False
 
     def finite(self) -> list[tuple[float, float]]:
@@ -38,15 +39,14 @@ def lines(
     x_label: str = "",
     y_label: str = "",
     spans: Sequence[Span] = (),
-    x_ticks: Sequence[float] = (),
-    log: bool = False,
+    x_ticks: Sequence[tuple[float, str]] = (),
     from_zero: bool = True,
     width: int = WIDE,
 ) -> str:
     """Draw lines over a common axis, named at their ends when the figure is wide and in a legend when it is narrow.
 
-    `spans` give the axis borders and names. With `x_ticks` or an `x_label` it has values instead, and the spans only
-    name what lies under the pointer. A single series needs no name.
+    `spans` give the axis borders and names. With an `x_label` it has values instead (`x_ticks`, or round ones), and the
+    spans only name what lies under the pointer. A single series needs no name.
 
     >>> svg = lines([Series("TENT", (0, 1, 2), (30.0, float("nan"), 20.0))], title="Error over time")
     >>> svg.startswith("<svg") and "Error over time" in svg
@@ -56,8 +56,9 @@ def lines(
     if not series:
         return empty(title, width)
     legend, top = _legend(series, width) if width < WIDE else ("", 30.0)
-    plot, y_ticks = _plot(series, spans, top=top, log=log, from_zero=from_zero, width=width, valued=bool(x_label))
-    x_axis = plot.x_axis(x_ticks or _inner_ticks(plot.x), x_label) if x_label else plot.span_axis(spans)
+    plot, y_ticks = _plot(series, spans, top=top, from_zero=from_zero, width=width, valued=bool(x_label))
+    named = plot.borders(spans) + plot.names(spans)
+    x_axis = plot.x_axis(x_ticks or _inner_ticks(plot.x), x_label) if x_label else named
     drawn = [_line(plot, s) for s in sorted(series, key=lambda s: s.style == "strong")]
     ends = _end_labels(plot, series) if width >= WIDE else ""
     return plot.svg(title, legend, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
@@ -76,21 +77,20 @@ def bars(
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return empty(title, width)
-    y_ticks = ticks(0, max(finite), 4)
-    plot = Plot(Scale(0, len(values), 40, width - 4), Scale(0, y_ticks[-1], 190, 30), width, 220)
+    x, y_ticks = Scale(0, len(values), 44, width - 4), ticks(0, max(finite), 4)
     spans = [Span(place, place + 1, label) for place, label in enumerate(labels)]
+    plot = Plot(x, Scale(0, y_ticks[-1], 190, 30), width, 190 + room_below(spans, x))
     drawn = [_bar(plot, span, value, colour) for span, value in zip(spans, values, strict=True)]
-    step = plot.x(1) - plot.x(0)
-    named = max(map(len, labels)) * LETTER < step
-    names = [text(s.name, plot.x(s.start + 0.5), 208, class_="tick", text_anchor="middle") for s in spans if named]
-    return plot.svg(title, plot.y_axis(y_ticks, y_label), *drawn, *names)
+    return plot.svg(title, plot.y_axis(y_ticks, y_label), *drawn, plot.names(spans))
 
 
 def _bar(plot: Plot, span: Span, value: float, colour: str) -> str:
-    left, right = plot.x(span.start + 0.15), plot.x(span.stop - 0.15)
+    middle, half = plot.x((span.start + span.stop) / 2), min(14.0, 0.35 * (plot.x(span.stop) - plot.x(span.start)))
     top = plot.y(value if math.isfinite(value) else 0)
     tip = tag("title", escape(f"{span.name}: {value:g}"))
-    return tag("rect", tip, x=left, y=top, width=right - left, height=plot.y.start - top, fill=colour, class_="bar")
+    return tag(
+        "rect", tip, x=middle - half, y=top, width=2 * half, height=plot.y.start - top, fill=colour, class_="bar"
+    )
 
 
 def _plot(
@@ -98,25 +98,24 @@ def _plot(
     spans: Sequence[Span],
     *,
     top: float,
-    log: bool,
     from_zero: bool,
     width: int,
     valued: bool,
 ) -> tuple[Plot, list[float]]:
     """Choose the ranges and leave room for what stands around them."""
     xs, ys = zip(*(point for s in series for point in s.finite()), strict=True)
-    y_ticks = ticks(0 if from_zero else min(ys), max(ys))
+    y_ticks = ticks(0 if from_zero else min(*ys, 0.9 * max(ys)), max(ys))  # no zooming into the noise
     starts, stops = [span.start for span in spans], [span.stop for span in spans]
     inset = 0 if spans else 16
     right = max(len(s.label) for s in series) * LETTER + 16 if width >= WIDE and len(series) > 1 else 8
-    x = Scale(min([*xs, *starts]), max([*xs, *stops]), 44 + inset, width - right - inset, log)
+    x = Scale(min([*xs, *starts]), max([*xs, *stops]), 44 + inset, width - right - inset)
     height = top + (250 if width >= WIDE else 200)
     bottom = 48 if valued else room_below(spans, x)
     return Plot(x, Scale(y_ticks[0], y_ticks[-1], height, top), width, height + bottom), y_ticks
 
 
-def _inner_ticks(x: Scale) -> list[float]:
-    return [tick for tick in ticks(x.low, x.high) if x.low <= tick <= x.high]
+def _inner_ticks(x: Scale) -> list[tuple[float, str]]:
+    return [(tick, f"{tick:,g}") for tick in ticks(x.low, x.high) if x.low <= tick <= x.high]
 
 
 def _line(plot: Plot, series: Series) -> str:
@@ -128,7 +127,7 @@ def _line(plot: Plot, series: Series) -> str:
         pen = "L{:.1f},{:.1f}" if math.isfinite(y) else "M{:.1f},{:.1f}h0"
     path = tag("path", d="".join(steps), data_label=series.label)
     points = series.finite() if series.dots or len(series.finite()) == 1 else []
-    dots = [tag("circle", tag("title", f"{x:g}: {y:.1f}"), cx=plot.x(x), cy=plot.y(y), r=3.5) for x, y in points]
+    dots = [tag("circle", tag("title", f"{y:.1f}"), cx=plot.x(x), cy=plot.y(y), r=3.5) for x, y in points]
     return tag("g", path, *dots, class_=f"series {series.style}", style=f"--c:{series.colour}")
 
 

@@ -3,18 +3,20 @@
 import csv
 import io
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resitta.errors import require
-from resitta.report.tables import Mark, Table
 
-Style = Callable[[str, Mark], str]
+if TYPE_CHECKING:  # a table offers these formats as its methods
+    from resitta.report.tables import Table
+
+Style = Callable[[str, str], str]
 
 
-def as_text(table: Table) -> str:
+def as_text(table: "Table") -> str:
     """Aligned columns; `*` follows the best of a column.
 
-    >>> from resitta.report.tables import Cell, Row
+    >>> from resitta.report.tables import Cell, Row, Table
     >>> rows = Row("BN", "bn", (Cell(30.04),)), Row("TENT", "tent", (Cell(28.0, 0.51),))
     >>> print(as_text(Table(("Avg",), rows)))
     Method          Avg
@@ -30,7 +32,7 @@ def as_text(table: Table) -> str:
     )
 
 
-def as_markdown(table: Table) -> str:
+def as_markdown(table: "Table") -> str:
     """A table for GitHub: the best in bold, the second best in italics."""
     wrap = {"best": "**{}**", "second": "*{}*", "": "{}"}
     rule = ["---", *("--:" for _ in table.columns)]
@@ -38,7 +40,7 @@ def as_markdown(table: Table) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def as_csv(table: Table) -> str:
+def as_csv(table: "Table") -> str:
     """Full precision for other programs: per method a line of means and, where known, of deviations and the paper's."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -52,7 +54,7 @@ def as_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def as_latex(table: Table) -> str:
+def as_latex(table: "Table") -> str:
     r"""The paper's layout: rotated names, the best in bold, the second best underlined.
 
     Needs the packages booktabs and graphicx; `\resizebox{\textwidth}{!}{...}` around it fits it to the page.
@@ -78,7 +80,7 @@ def as_latex(table: Table) -> str:
     )
 
 
-def as_rich(table: Table) -> Any:
+def as_rich(table: "Table") -> Any:
     """A `rich` table with one column per method, so that nine methods fit a terminal of 80 characters."""
     rich_table, rich_text = require("rich.table", "cli"), require("rich.text", "cli")
     styles = {"best": "bold green", "second": "underline", "": ""}
@@ -108,7 +110,7 @@ def latex_escape(text: str) -> str:
     return "".join(special.get(character, character) for character in text)
 
 
-def _lines(table: Table, style: Style) -> Iterator[list[str]]:
+def _lines(table: "Table", style: Style) -> Iterator[list[str]]:
     """Each method's line and, where the paper has the method, the paper's line and the difference."""
     for number, row in enumerate(table.rows):
         marks = table.marks(number)

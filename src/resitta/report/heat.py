@@ -8,9 +8,7 @@ from resitta.report.tables import Row, Table
 def heat_table(table: Table, colours: dict[str, str]) -> str:
     """The errors of every method and domain as HTML; the best of a column is bold, the second underlined."""
     highest = max((cell.mean for row in table.rows for cell in row.cells), default=0.0) or 1.0
-    rows = [
-        _errors(table, number, colours.get(row.label, "currentColor"), highest) for number, row in enumerate(table.rows)
-    ]
+    rows = [_errors(table, number, colours[row.label], highest) for number, row in enumerate(table.rows)]
     return _table(table, "Error in per cent per method and domain", rows)
 
 

@@ -9,7 +9,7 @@ from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import require
 from resitta.report import charts
-from resitta.report.figures import NARROW, WIDE
+from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
 from resitta.report.headline import headline, runner_up
 from resitta.report.heat import difference_table, heat_table
@@ -17,6 +17,8 @@ from resitta.report.palette import colours, hero
 from resitta.report.pictures import BankItem, Strip
 from resitta.report.png import data_uri
 from resitta.report.tables import error_table
+
+__all__ = ["BankItem", "Strip", "write_page"]
 
 
 def write_page(
@@ -66,7 +68,7 @@ def write_page(
         "commands": commands,
         **_tables(groups, runs, paper),
         **_figures(groups, borders, classes),
-        "sweeps": [(curve, charts.sweep(curve, width=NARROW)) for curve in sweeps],
+        "sweeps": [(curve, charts.sweep(curve, width=SMALL)) for curve in sweeps],
     }
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,13 +111,12 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
     """The numbers under the headline."""
     ours, run = hero(groups), groups[0].runs[0]
     seeds = max(len(group.runs) for group in groups)
-    facts = [
+    return [
         (f"{ours.average:.1f} %", f"average error of {ours.label}"),
         (f"{ours.mean(lambda r: r.images_per_second):,.0f}", "images per second while adapting"),
         (f"{run.samples:,}", f"images in {len(run.domains)} domains, without a reset"),
         (f"{len(groups)} × {seeds}", f"method{'s' * (len(groups) > 1)} × seed{'s' * (seeds > 1)}"),
     ]
-    return facts
 
 
 def _performance(group: Group) -> dict[str, Any]:

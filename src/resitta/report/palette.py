@@ -1,5 +1,6 @@
 """One colour per method, the same in every figure of a page, and safe for the colour-blind.
 
+Any two of them differ by a CIE76 ΔE of 15 or more, also as people with protanopia, deuteranopia or tritanopia see them.
 Colours are CSS variables, so that a page can give lighter ones on a dark ground; the fallback serves a lone figure.
 """
 
@@ -8,15 +9,15 @@ from collections.abc import Sequence
 from resitta.report.groups import Group
 
 ACCENT = "var(--accent, #c2410c)"
-NEUTRAL = "var(--neutral, #6b7280)"
+NEUTRAL = "var(--neutral, #74777d)"
 _OTHERS = {
-    "bn": "var(--c1, #0072b2)",
-    "pl": "var(--c2, #7a6c00)",
-    "tent": "var(--c3, #aa3f96)",
-    "lame": "var(--c4, #00805d)",
-    "cotta": "var(--c5, #2f8fca)",
-    "note": "var(--c6, #882255)",
-    "rotta": "var(--c7, #3d2fa8)",
+    "bn": "var(--c1, #14336f)",
+    "pl": "var(--c2, #8f7b3c)",
+    "tent": "var(--c3, #a44bc8)",
+    "lame": "var(--c4, #1d6b45)",
+    "cotta": "var(--c5, #0d86ad)",
+    "note": "var(--c6, #541542)",
+    "rotta": "var(--c7, #1c46dc)",
 }
 
 

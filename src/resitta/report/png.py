@@ -48,7 +48,8 @@ def _shrink(image: Pixels, side: int) -> Pixels:
     if block <= 1:
         return image
     blocks = image[: height * block, : width * block].reshape(height, block, width, block, -1)
-    return blocks.mean(axis=(1, 3)).round().astype(np.uint8).reshape(height, width, *image.shape[2:])
+    shrunk: Pixels = blocks.mean(axis=(1, 3)).round().astype(np.uint8).reshape(height, width, *image.shape[2:])
+    return shrunk
 
 
 def to_pixels(images: Tensor) -> Pixels:

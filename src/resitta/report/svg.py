@@ -32,17 +32,16 @@ def number(value: object) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values from `low` to `high` onto pixels from `start` to `stop`, linearly or by logarithm."""
+    """Maps values from `low` to `high` onto pixels from `start` to `stop`."""
 
     low: float
     high: float
     start: float
     stop: float
-    log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, value))
-        share = (value - low) / (high - low) if high > low else 0.5
+        """The pixel of a value; the middle when the range is a single value."""
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return self.start + share * (self.stop - self.start)
 
 

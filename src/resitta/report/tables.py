@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import BadData
+from resitta.report import formats
 from resitta.report.groups import Group, grouped, short
 from resitta.streams.corruptions import CORRUPTIONS
 
@@ -53,6 +54,26 @@ class Table:
     def marks(self, row: int) -> tuple[Mark, ...]:
         """Which cells of a row are the best or second best of their columns."""
         return tuple(ranks([r.cells[c].mean for r in self.rows])[row] for c in range(len(self.columns)))
+
+    def to_text(self) -> str:
+        """Aligned columns; `*` follows the best of a column."""
+        return formats.as_text(self)
+
+    def to_markdown(self) -> str:
+        """A table for GitHub: the best in bold, the second best in italics."""
+        return formats.as_markdown(self)
+
+    def to_csv(self) -> str:
+        """Full precision, for other programs."""
+        return formats.as_csv(self)
+
+    def to_latex(self) -> str:
+        """The paper's layout: rotated names, the best in bold, the second best underlined."""
+        return formats.as_latex(self)
+
+    def to_rich(self) -> Any:
+        """A table for the terminal, with one column per method."""
+        return formats.as_rich(self)
 
 
 def error_table(runs: Sequence[RunRecord], *, paper: Mapping[str, PaperRow] | None = None) -> Table:

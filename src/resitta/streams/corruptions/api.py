@@ -1,5 +1,6 @@
 """One call for all corruptions: `corrupt(images, "fog", severity=3)`."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -47,7 +48,7 @@ SHORT = {name: name.partition("_")[0] for name in CORRUPTIONS + EXTRA} | {"gauss
 """The names as tables print them, such as "motion" for "motion_blur"; `corrupt` takes them too."""
 
 # Small parts stay in the cache of a CPU, large ones fill a GPU: pixels worked on at a time.
-_PIXELS_ON_CPU = 2 * 224**2
+_PIXELS_ON_CPU = 4 * 224**2
 _PIXELS_ELSEWHERE = 80 * 224**2
 _SMALLEST_SIDE = 8
 # Floats a hair below a whole grey level mean that level; the public sets compute in double precision.
@@ -70,16 +71,18 @@ def corrupt(images: Tensor, name: str, severity: int = 5, *, seed: int = 0) -> T
     name = full_name(name)
     _check(images, severity)
     pixels = images if images.dtype == torch.uint8 else (images.float() * 255).round_().byte()
+    pixels = pixels.contiguous()
     corrupted = torch.empty_like(pixels)
     height, width = images.shape[2:]
     numbers = setting(name, severity, side=min(height, width))
     budget = _PIXELS_ON_CPU if images.device.type == "cpu" else _PIXELS_ELSEWHERE
     size = max(budget // (height * width), 1)
     with torch.no_grad():
-        for part, target in zip(pixels.split(size), corrupted.split(size), strict=True):
+        for start in range(0, len(images), size):
+            part = pixels[start : start + size]
             draws = Draws(image_keys(part, f"{name} {severity} {seed}"))
-            result = _FUNCTIONS[name](part.float(), draws, *numbers)
-            target.copy_(result.add_(_HAIR).clamp_(0, 255))
+            result = _FUNCTIONS[name](part.float(), draws, **numbers)
+            corrupted[start : start + size] = result.add_(_HAIR).clamp_(0, 255)
     return corrupted if images.dtype == torch.uint8 else corrupted.to(images.dtype) / 255
 
 
@@ -103,12 +106,14 @@ def _check(images: Tensor, severity: int) -> None:
     found = f"{tuple(images.shape)} of {images.dtype}"
     if images.ndim != 4 or images.shape[1] != 3 or min(images.shape[2:]) < _SMALLEST_SIDE:
         raise BadImages(f"corruptions need N×3×H×W images with sides of at least 8 pixels, found {found}")
-    if images.dtype == torch.uint8 or not len(images):
+    if images.dtype == torch.uint8:
         return
     if not images.is_floating_point():
         raise BadImages(f"corruptions need floats in [0, 1] or uint8, found {found}; convert the images")
+    if not len(images):
+        return
     low, high = (bound.item() for bound in images.aminmax())
-    if low != low or abs(low) == float("inf") or abs(high) == float("inf"):
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise NonFiniteImages("some images hold NaN or Inf; repair or drop them")
     if low < 0 or high > 1:
         raise BadImages(f"float images must lie in [0, 1], found {low:.3g} to {high:.3g}; divide 8-bit values by 255")

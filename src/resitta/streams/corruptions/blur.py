@@ -11,12 +11,12 @@ from resitta.streams.corruptions.filters import convolve, smear, smooth, zoom_in
 from resitta.streams.corruptions.random import Draws
 
 
-def gaussian_blur(x: Tensor, _: Draws, sigma: float) -> Tensor:
+def gaussian_blur(x: Tensor, _: Draws, *, sigma: float) -> Tensor:
     """Blur with a Gaussian."""
     return smooth(x, sigma)
 
 
-def defocus_blur(x: Tensor, _: Draws, radius: float, edge: float) -> Tensor:
+def defocus_blur(x: Tensor, _: Draws, *, radius: float, edge: float) -> Tensor:
     """Blur with a disc, the image of a point out of focus."""
     return convolve(x, disc(radius, edge).to(x.device))
 
@@ -39,13 +39,13 @@ def disc(radius: float, edge: float) -> Tensor:
     return kernel[empty : 2 * half + 1 - empty, empty : 2 * half + 1 - empty]
 
 
-def motion_blur(x: Tensor, draws: Draws, radius: float, sigma: float) -> Tensor:
+def motion_blur(x: Tensor, draws: Draws, *, radius: float, sigma: float) -> Tensor:
     """Blur along a line at up to 45° to the horizontal, rounded to whole grey levels."""
     angle = draws.uniform(low=-45, high=45)
     return smear(x, int(radius), sigma, angle).add_(0.5).floor_()
 
 
-def zoom_blur(x: Tensor, _: Draws, stop: float, step: float) -> Tensor:
+def zoom_blur(x: Tensor, _: Draws, *, stop: float, step: float) -> Tensor:
     """Average the image with enlarged versions of itself."""
     factors = np.arange(1, stop, step)
     x = x.contiguous(memory_format=torch.channels_last)  # this layout enlarges twice as fast
@@ -55,7 +55,7 @@ def zoom_blur(x: Tensor, _: Draws, stop: float, step: float) -> Tensor:
     return total / (len(factors) + 1)
 
 
-def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: float, rounds: float) -> Tensor:
+def glass_blur(x: Tensor, draws: Draws, *, sigma: float, reach: float, rounds: float) -> Tensor:
     """Look through frosted glass: blur, replace pixels by near ones, blur again."""
     x = smooth(x, sigma).floor_()
     for _ in range(int(rounds)):
@@ -66,21 +66,21 @@ def glass_blur(x: Tensor, draws: Draws, sigma: float, reach: float, rounds: floa
 def scatter_pixels(x: Tensor, draws: Draws, reach: int) -> Tensor:
     """Replace pixels one after the other, last first, by a pixel at most `reach` steps away.
 
-    A pixel taken from further on has been replaced before, so it hands on what *it* took: a chain, which
-    ends at a pixel not yet replaced. All chains are followed at once, in steps of 1, 2, 4, … links.
+    A pixel taken from further on has been replaced before, so it hands on what *it* took: a chain, which ends
+    at a pixel not yet replaced. All chains are followed at once, in steps of 1, 2, 4, … links.
     """
-    height, width = x.shape[2:]
-    pixels = height * width
-    here = torch.arange(pixels, device=x.device)
-    row, column = here // width, here % width
-    replaced = (row > reach) & (row <= height - reach) & (column > reach) & (column <= width - reach)
-    down, right = (draws.integers(2 * reach, 2, pixels) - reach).unbind(1)
-    source = torch.where(replaced, here + down * width + right, here)
-    chained = (source > here) & replaced[source]
-    # Numbers from `pixels` on mark the end of a chain: they lead to themselves.
-    ends = (here + pixels).expand(len(x), -1)
-    link = torch.where(chained, source, source + pixels)
-    while bool((link < pixels).any()):
-        link = torch.cat([link, ends], 1).gather(1, link)
-    index = (link - pixels)[:, None].expand(-1, x.shape[1], -1)
-    return x.flatten(2).gather(2, index).view_as(x)
+    n, channels, height, width = x.shape
+    inner = torch.zeros(height, width, dtype=torch.bool, device=x.device)
+    inner[reach + 1 : height - reach + 1, reach + 1 : width - reach + 1] = True
+    down, right = draws.uniform(2, height, width, low=-reach, high=reach).floor_().unbind(1)
+    count = n * height * width
+    here = torch.arange(count, device=x.device).view(n, height, width)
+    source = torch.where(inner, here + (down * width + right).long(), here)
+    # The end of a chain is marked by adding `count`.
+    link = torch.where(source > here, source, source + count).flatten()
+    waiting = (link < count).nonzero()[:, 0]
+    while len(waiting):
+        link[waiting] = link[link[waiting]]
+        waiting = waiting[link[waiting] < count]
+    pixels = x.movedim(1, -1).reshape(count, channels)
+    return pixels.index_select(0, link - count).view(n, height, width, channels).movedim(-1, 1)

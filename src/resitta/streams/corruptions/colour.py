@@ -10,20 +10,20 @@ from torch import Tensor
 from resitta.streams.corruptions.random import Draws
 
 
-def contrast(x: Tensor, _: Draws, share: float) -> Tensor:
+def contrast(x: Tensor, _: Draws, *, share: float) -> Tensor:
     """Shrink the distances from each channel's mean."""
     means = x.double().mean((2, 3), keepdim=True).float()
     return means.lerp(x, share)
 
 
-def brightness(x: Tensor, _: Draws, amount: float) -> Tensor:
+def brightness(x: Tensor, _: Draws, *, amount: float) -> Tensor:
     """Add to the value of HSV: x · V'/V, and grey V' where the pixel was black."""
     value = x.amax(1, keepdim=True)
     brighter = (value + 255 * amount).clamp_(max=255)
     return torch.where(value > 0, x * (brighter / value), brighter)
 
 
-def saturate(x: Tensor, _: Draws, factor: float, amount: float) -> Tensor:
+def saturate(x: Tensor, _: Draws, *, factor: float, amount: float) -> Tensor:
     """Scale the saturation of HSV: V - (V - x) · S'/S; a grey pixel has the hue of red."""
     value, dark = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     saturation = (value - dark) / value.clamp(min=1)

@@ -8,21 +8,21 @@ from resitta.streams.corruptions.filters import smooth
 from resitta.streams.corruptions.random import Draws
 
 
-def pixelate(x: Tensor, _: Draws, share: float) -> Tensor:
+def pixelate(x: Tensor, _: Draws, *, share: float) -> Tensor:
     """Shrink by averaging, then enlarge by repeating pixels; each direction rounds to whole grey levels."""
     height, width = x.shape[2:]
-    small = _average(x, max(int(width * share), 1))
-    small = _average(small.mT, max(int(height * share), 1)).mT
-    rows = _repeat(small.shape[2], height, x.device)
-    return small[:, :, rows[:, None], _repeat(small.shape[3], width, x.device)]
+    small = _average(_average(x, 3, max(int(width * share), 1)), 2, max(int(height * share), 1))
+    wide = small.index_select(3, _repeat(small.shape[3], width, x.device))
+    return wide.index_select(2, _repeat(small.shape[2], height, x.device))
 
 
-def _average(x: Tensor, count: int) -> Tensor:
-    """Average along the last dimension into `count` pixels, over the source pixels whose centres they hold."""
-    width = x.shape[-1]
-    edges = (torch.arange(count + 1, device=x.device) * width / count + 0.5).long()
-    sums = F.pad(x.cumsum(-1), (1, 0))[..., edges].diff()
-    return (sums / edges.diff() + 0.5).floor_()
+def _average(x: Tensor, dim: int, count: int) -> Tensor:
+    """Average along one dimension into `count` pixels, each over the pixels whose centres it covers."""
+    edges = (torch.arange(count + 1, device=x.device) * x.shape[dim] / count + 0.5).long()
+    before = torch.cat([torch.zeros_like(x.narrow(dim, 0, 1)), x.cumsum(dim)], dim)
+    sums = before.index_select(dim, edges).diff(dim=dim)
+    counts = edges.diff().view(-1, *[1] * (3 - dim))
+    return (sums / counts + 0.5).floor_()
 
 
 def _repeat(few: int, many: int, device: torch.device) -> Tensor:
@@ -30,7 +30,7 @@ def _repeat(few: int, many: int, device: torch.device) -> Tensor:
     return ((torch.arange(many, device=device) + 0.5) * few / many).long()
 
 
-def elastic_transform(x: Tensor, draws: Draws, strength: float, sigma: float, shift: float) -> Tensor:
+def elastic_transform(x: Tensor, draws: Draws, *, strength: float, sigma: float, shift: float) -> Tensor:
     """Map the image affinely, with three corners moved at random, then displace every pixel smoothly."""
     height, width = x.shape[2:]
     rows = torch.arange(height, device=x.device, dtype=torch.float32)
@@ -49,7 +49,7 @@ def _affine(grid: Tensor, draws: Draws, shift: float) -> Tensor:
     corners = centre + torch.tensor([[1, 1], [1, -1], [-1, -1]]) * (min(height, width) // 3)
     corners = corners.to(grid)
     moved = corners + draws.uniform(3, 2, low=-shift, high=shift)
-    back = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), corners.expand_as(moved))
+    back: Tensor = torch.linalg.solve(F.pad(moved, (0, 1), value=1.0), corners.expand_as(moved))
     by_column, by_row, offset = back[:, :, :, None, None].unbind(1)
     return by_column * grid[0] + by_row * grid[1] + offset
 
@@ -57,12 +57,9 @@ def _affine(grid: Tensor, draws: Draws, shift: float) -> Tensor:
 def _sample(x: Tensor, at: Tensor, *, edge_twice: bool) -> Tensor:
     """Interpolate x at N×2×H×W coordinates in pixels; outside lies the mirrored image.
 
-    The mirror stands on the outer rim of the edge pixels, which then appear twice, or on their centres.
+    The mirror stands on the rim of the edge pixels, which then appear twice in a row, or on their centres.
     """
-    columns, rows = at.unbind(1)
-    if edge_twice:
-        normal = ((2 * side + 1) / size - 1 for side, size in ((columns, x.shape[3]), (rows, x.shape[2])))
-    else:
-        normal = (2 * side / (size - 1) - 1 for side, size in ((columns, x.shape[3]), (rows, x.shape[2])))
-    grid = torch.stack(tuple(normal), -1)
-    return F.grid_sample(x, grid, padding_mode="reflection", align_corners=not edge_twice)
+    sides = torch.tensor([x.shape[3], x.shape[2]], device=x.device).view(2, 1, 1)
+    unit = (2 * at + 1) / sides - 1 if edge_twice else 2 * at / (sides - 1) - 1
+    sampled: Tensor = F.grid_sample(x, unit.movedim(1, -1), padding_mode="reflection", align_corners=not edge_twice)
+    return sampled

@@ -50,9 +50,10 @@ def convolve(x: Tensor, kernel: Tensor) -> Tensor:
     height, width = x.shape[-2:]
     pad = kernel.shape[-1] // 2
     padded = F.pad(x, (pad, pad, pad, pad), mode="reflect")
-    size = padded.shape[-2:]
-    spectrum = torch.fft.rfft2(padded) * torch.fft.rfft2(kernel, s=size)
-    return torch.fft.irfft2(spectrum, s=size)[..., 2 * pad : 2 * pad + height, 2 * pad : 2 * pad + width]
+    size = [-(-side // 16) * 16 for side in padded.shape[-2:]]  # transforms of round sizes are faster
+    spectrum = torch.fft.rfft2(padded, s=size) * torch.fft.rfft2(kernel, s=size)
+    filtered: Tensor = torch.fft.irfft2(spectrum, s=size)
+    return filtered[..., 2 * pad : 2 * pad + height, 2 * pad : 2 * pad + width]
 
 
 def smear(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
@@ -64,19 +65,23 @@ def smear(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     >>> smear(torch.eye(3)[None, None], 1, 1.0, torch.tensor([0.0])).shape
     torch.Size([1, 1, 3, 3])
     """
-    height, width = x.shape[-2:]
-    steps = torch.arange(2 * radius + 1, device=x.device)
+    height, width = x.shape[2:]
+    reach = 2 * radius
+    steps = torch.arange(reach + 1, device=x.device)
     weights = torch.exp(-(steps**2) / (2 * sigma**2))
     radians = torch.deg2rad(angle)[:, None]
-    reach = 2 * radius
-    down = torch.ceil(steps * torch.sin(radians) - 0.5).long() + reach
-    right = torch.ceil(steps * torch.cos(radians) - 0.5).long() + reach
+    down = torch.ceil(steps * torch.sin(radians) - 0.5).long()
+    right = torch.ceil(steps * torch.cos(radians) - 0.5).long()
+    # In padded images laid out flat, a shift is one offset per image, and a tap copies whole rows.
     padded = F.pad(x, (reach, reach, reach, reach), mode="replicate")
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)
-    image = torch.arange(len(x), device=x.device)
+    place = torch.arange(padded.numel(), device=x.device).view(padded.shape)
+    starts = place[:, :, reach : reach + height, reach]
+    shifts = (down * padded.shape[3] + right)[:, :, None, None]
+    rows = padded.flatten().unfold(0, width, 1)
     blurred = torch.zeros_like(x)
     for step, weight in enumerate((weights / weights.sum()).tolist()):
-        blurred.add_(windows[image, :, down[:, step], right[:, step]], alpha=weight)
+        tap = rows.index_select(0, (starts + shifts[:, step]).flatten())
+        blurred.add_(tap.view_as(x), alpha=weight)
     return blurred
 
 

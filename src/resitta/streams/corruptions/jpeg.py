@@ -26,7 +26,7 @@ _CHROMINANCE = """
 """
 
 
-def jpeg_compression(x: Tensor, _: Draws, quality: float) -> Tensor:
+def jpeg_compression(x: Tensor, _: Draws, *, quality: float) -> Tensor:
     """Compress and decompress images N×3×H×W from 0 to 255 at a quality from 1 to 100."""
     height, width = x.shape[2:]
     padded = F.pad(x, (0, -width % 16, 0, -height % 16), mode="replicate")

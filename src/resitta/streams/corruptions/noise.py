@@ -8,23 +8,23 @@ from torch import Tensor
 from resitta.streams.corruptions.random import Draws
 
 
-def gaussian_noise(x: Tensor, draws: Draws, std: float) -> Tensor:
+def gaussian_noise(x: Tensor, draws: Draws, *, std: float) -> Tensor:
     """Add normal noise: x + 255·std·ε."""
     return draws.normal(*x.shape[1:], std=255 * std).add_(x)
 
 
-def speckle_noise(x: Tensor, draws: Draws, std: float) -> Tensor:
+def speckle_noise(x: Tensor, draws: Draws, *, std: float) -> Tensor:
     """Add normal noise in proportion to the light: x·(1 + std·ε)."""
     return draws.normal(*x.shape[1:], mean=1.0, std=std).mul_(x)
 
 
-def impulse_noise(x: Tensor, draws: Draws, amount: float) -> Tensor:
+def impulse_noise(x: Tensor, draws: Draws, *, amount: float) -> Tensor:
     """Turn a share of the values white or black, both equally often (salt and pepper)."""
     u = draws.uniform(*x.shape[1:])
     return torch.where(u < amount / 2, 255.0, torch.where(u < amount, 0.0, x))
 
 
-def shot_noise(x: Tensor, draws: Draws, photons: float) -> Tensor:
+def shot_noise(x: Tensor, draws: Draws, *, photons: float) -> Tensor:
     """Count photons: Poisson(x/255 · photons) · 255/photons, at most 255.
 
     There are only 256 grey levels and counts above white are clipped, so the exact distributions fit in a
@@ -33,10 +33,10 @@ def shot_noise(x: Tensor, draws: Draws, photons: float) -> Tensor:
     most = int(photons)
     keep, alias = (table.to(x.device) for table in _photon_table(most))
     pick = draws.uniform(*x.shape[1:]).mul_(most + 1)
-    column = pick.long()
-    cell = x.long().mul_(most + 1).add_(column)
-    count = torch.where(pick - column < keep.take(cell), column, alias.take(cell))
-    return count * (255 / photons)
+    column = pick.floor()
+    cell = (x * (most + 1)).add_(column).long()
+    count = torch.where(pick.sub_(column) < keep.take(cell), column, alias.take(cell))
+    return count.mul_(255 / photons)
 
 
 @lru_cache(maxsize=15)
@@ -56,7 +56,7 @@ def alias_table(chances: Tensor) -> tuple[Tensor, Tensor]:
 
     >>> keep, alias = alias_table(torch.tensor([[0.25, 0.75]], dtype=torch.float64))
     >>> keep.tolist(), alias.tolist()
-    ([[0.5, 1.0]], [[1, 1]])
+    ([[0.5, 1.0]], [[1.0, 1.0]])
     """
     height = chances * chances.shape[1]
     keep = torch.ones_like(height)
@@ -67,4 +67,4 @@ def alias_table(chances: Tensor) -> tuple[Tensor, Tensor]:
         keep.scatter_(1, poor, low)
         alias.scatter_(1, poor, rich)
         height.scatter_add_(1, rich, low - 1).scatter_(1, poor, 1.0)
-    return keep.float(), alias
+    return keep.float(), alias.float()

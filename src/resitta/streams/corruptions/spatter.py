@@ -17,6 +17,7 @@ _FAR = 20.0
 def spatter(
     x: Tensor,
     draws: Draws,
+    *,
     mean: float,
     std: float,
     sigma: float,

@@ -14,6 +14,7 @@ from resitta.streams.corruptions.random import Draws
 def snow(
     x: Tensor,
     draws: Draws,
+    *,
     mean: float,
     std: float,
     zoom: float,
@@ -34,7 +35,7 @@ def snow(
     return whitened.lerp(x, share) + falling + falling.flip(2, 3)
 
 
-def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
+def fog(x: Tensor, draws: Draws, *, thickness: float, decay: float) -> Tensor:
     """Add a cloud and scale the light back: (x + 255·thickness·cloud) · m/(m + thickness), m = brightest/255."""
     height, width = x.shape[2:]
     cloud = plasma(draws, 2 ** math.ceil(math.log2(max(height, width))), decay)[:, None, :height, :width]
@@ -42,7 +43,7 @@ def fog(x: Tensor, draws: Draws, thickness: float, decay: float) -> Tensor:
     return (x + 255 * thickness * cloud) * (brightest / (brightest + thickness))
 
 
-def frost(x: Tensor, draws: Draws, share: float, ice: float, scale: float) -> Tensor:
+def frost(x: Tensor, draws: Draws, *, share: float, ice: float, scale: float) -> Tensor:
     """Lay a random crop of a random frost texture over the image: share·x + ice·texture."""
     height, width = x.shape[2:]
     pictures, sizes = textures(scale, height, width, x.device)

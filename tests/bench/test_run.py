@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from torch import nn
+
+import resitta
+from resitta.bench.run import run
+from resitta.streams.datasets import ArrayImages
+from resitta.streams.order import dirichlet
+from resitta.streams.stream import Stream, continual
+
+
+@pytest.fixture
+def stream() -> Stream:
+    rng = np.random.default_rng(0)
+    sets = [ArrayImages(rng.integers(0, 256, (n, 3, 10, 10), np.uint8), np.arange(n) % 5) for n in (150, 90)]
+    return continual(["fog", "snow"], sets, dirichlet, rng)
+
+
+def test_errors_are_those_of_a_plain_loop(model: nn.Module, stream: Stream) -> None:
+    record = run(resitta.adapt(model, "resitta", seed=1), stream, batch_size=32)
+    adapter, wrong = resitta.adapt(model, "resitta", seed=1), np.zeros(2)
+    for batch in stream.batches(32):
+        missed = adapter(batch.images).argmax(1).numpy() != batch.labels
+        np.add.at(wrong, batch.domains, missed)
+    assert record.errors == pytest.approx(100 * wrong / [150, 90])
+    assert record.average == pytest.approx(np.mean(record.errors))
+    assert (record.samples, record.updates, record.seed) == (240, 3, 1)
+    assert np.mean(record.error_over_time) == pytest.approx(100 * wrong.sum() / 240)
+
+
+def test_the_record_describes_the_run(model: nn.Module, stream: Stream) -> None:
+    done: list[int] = []
+    adapter = resitta.adapt(model, "resitta", eta=0.02)
+    record = run(adapter, stream, points=10, progress=lambda at, _: done.append(at))
+    assert done == [64, 128, 192, 240]
+    assert record.settings["eta"] == 0.02
+    assert record.settings["strong_view"] is None
+    assert len(record.error_over_time) == 10
+    assert sum(record.bank_per_class) == 64
+    assert set(record.drift_per_layer) == {"1", "4"}
+    assert record.drift_over_time[-1] > 0
+    assert record.seconds > 0
+    assert record.images_per_second == pytest.approx(240 / record.seconds)
+    assert record.peak_memory_mb > 10
+
+
+def test_watch_sees_the_adapter(model: nn.Module, stream: Stream) -> None:
+    seen: list[int] = []
+    run(resitta.adapt(model, "source"), stream, watch=lambda adapter, done: seen.append(adapter.stats.samples - done))
+    assert seen == [0, 0, 0, 0]
