@@ -10,9 +10,8 @@ from resitta.components.cstu import CSTU, cstu_score
 
 PAUSE = 40
 Event = tuple[int, float] | None
-EVENTS = st.lists(
-    st.one_of(st.none(), *[st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.25]))] * 9), max_size=50
-)
+SAMPLES = st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0]))
+EVENTS = st.lists(st.one_of(SAMPLES, SAMPLES, SAMPLES, st.none()), min_size=20, max_size=50)
 
 
 @dataclass
@@ -110,3 +109,23 @@ def test_a_sample_no_worse_than_the_newcomer_stays() -> None:
     assert numbers(bank) == [0]
     offer(bank, 2, 1, 0.0)
     assert numbers(bank) == [2]  # older at equal entropy
+    offer(bank, -1, 0, math.nan, times=PAUSE)
+    offer(bank, 3, 1, math.log(2) / 2)
+    assert numbers(bank) == [2]  # 1 + 0 against 1/2 + 1/2
+
+
+def test_ties_go_to_the_last() -> None:
+    bank = CSTU(4)
+    bank.classes = 2
+    offer(bank, 0, 0, 0.5)
+    offer(bank, 1, 0, 0.5)
+    offer(bank, -1, 0, math.nan, times=4 * PAUSE)
+    offer(bank, 2, 0, 0.0)
+    assert sorted(numbers(bank)) == [0, 2]  # of one class the younger leaves
+    bank = CSTU(2)
+    bank.classes = 4
+    offer(bank, 0, 3, 0.5)
+    offer(bank, 1, 1, 0.5)
+    offer(bank, -1, 0, math.nan, times=2 * PAUSE)
+    offer(bank, 2, 0, 0.0)
+    assert sorted(numbers(bank)) == [1, 2]  # of two classes the higher loses one

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from resitta.components.entrobank import EntroBank, dominant_slots, most_uncertain, outdated, overconfident
 
 Stream = list[tuple[int, float]]
-STREAMS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])), max_size=60)
+SAMPLES = st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))
+STREAMS = st.lists(SAMPLES, min_size=30, max_size=60)
 
 
 @dataclass
@@ -128,6 +129,13 @@ def test_the_rules_come_in_the_order_of_the_paper() -> None:
     assert stored_after(filled(samples, forget_age=3, mature_age=2), (1, 0.0)) == [3, 1, 2]
     assert stored_after(filled(samples, forget_age=4, mature_age=2), (1, 0.0)) == [0, 3, 2]
     assert stored_after(filled(samples, forget_age=4, mature_age=3), (1, 0.0)) == [0, 1, 3]
+
+
+def test_over_confidence_is_measured_within_the_own_class() -> None:
+    samples = [(0, 0.5), (0, 0.6), (1, 0.1), (1, 0.2)]  # at age 3 slots 0 and 1 are mature, 0 is its class's lowest
+    assert stored_after(filled(samples, mature_age=3), (1, 0.9)) == [4, 1, 2, 3]
+    samples = [(0, 0.6), (0, 0.5), (1, 0.1), (1, 0.2)]  # now the class's lowest is slot 1, of age 3
+    assert stored_after(filled(samples, mature_age=4), (1, 0.9)) == [0, 1, 2, 3]
 
 
 def test_ages_count_from_the_sample_after() -> None:

@@ -118,7 +118,7 @@ def test_images_are_allocated_once_and_copied_in() -> None:
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_uncertain_beyond_number_is_never_stored(make: Callable[[int], Memory]) -> None:
+def test_samples_without_a_finite_entropy_are_never_stored(make: Callable[[int], Memory]) -> None:
     memory, logits = make(8), random_logits(6)
     logits[1], logits[3, 0], logits[4, 2] = torch.nan, torch.inf, torch.nan
     consume(memory, numbered(0, 6), logits)

@@ -41,7 +41,7 @@ def test_the_threshold_itself_counts_as_confident() -> None:
     assert pseudo_label_loss(logits, threshold=0.5001).item() == 0
 
 
-def test_a_batch_without_confident_predictions_changes_nothing(
+def test_without_confident_predictions_there_is_nothing_to_learn(
     precise: nn.Module, stream: Callable[[int], Tensor]
 ) -> None:
     adapter, images = adapt(precise, "pl", threshold=1.0), stream(16)

@@ -88,7 +88,7 @@ class Memory(nn.Module, ABC):
                 self.size = max(self.size, slot + 1)
                 newest[slot] = index
         if newest:
-            self.images[list(newest)] = images[list(newest.values())].to(self.images.dtype)
+            self.images[list(newest)] = images[list(newest.values())]
 
     def rescore(self, logits: Tensor) -> None:
         """Replace the labels and entropies of all stored samples by those of fresh predictions."""
@@ -98,6 +98,7 @@ class Memory(nn.Module, ABC):
         shape = (self.capacity, *images.shape[1:])
         if self.size == 0 and self.images.shape != shape:
             self.images = images.new_zeros(shape)
+        self.images = self.images.to(images)  # a state loaded before the first image may lie on another device
         if self.images.shape != shape:
             kept, found = tuple(self.images.shape[1:]), tuple(images.shape[1:])
             raise BadImages(f"the memory holds {kept} images, found {found}; resize them, or reset() the adapter")
@@ -112,7 +113,7 @@ class Memory(nn.Module, ABC):
         """Take everything back from a `state_dict`."""
         if state["births"].shape != self.births.shape:
             raise BadState(f"the state holds a memory of {len(state['births'])}, this one has {self.capacity}")
-        self.images = state["images"].to(self.images, copy=True)
+        self.images = state["images"].clone()
         for name in _HOST_ARRAYS:
             setattr(self, name, state[name].cpu().numpy().copy())
         for name in _COUNTERS:

@@ -7,6 +7,8 @@ from html import escape
 from resitta.report.svg import Scale, tag, text
 
 LINE, LETTER = 15.0, 6.6  # the height of a line of text and the usual width of a letter, in pixels
+_GRID = {"stroke": "currentColor", "stroke_opacity": ".14"}
+_BORDER = {"stroke": "currentColor", "stroke_opacity": ".35", "stroke_dasharray": "2 3"}
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,15 @@ class Plot:
         """The whole figure. The script of the page reads values back from the pixels of the vertical axis."""
         y_axis = f"{self.y.start:.1f} {self.y.low:g} {self.y.stop:.1f} {self.y.high:g}"
         size = {"viewBox": f"0 0 {self.width} {self.height:.0f}", "width": self.width, "height": round(self.height)}
-        head = {"class_": "figure", "role": "img", "aria_label": title, "data_y": y_axis}
-        return tag("svg", tag("title", escape(title)), *parts, xmlns="http://www.w3.org/2000/svg", **size, **head)
+        role = {"class_": "figure", "role": "img", "aria_label": title, "data_y": y_axis}
+        look = {"font_family": "system-ui, sans-serif", "font_size": 12, "fill": "currentColor"}
+        head = {"xmlns": "http://www.w3.org/2000/svg", **size, **role, **look}
+        return tag("svg", tag("title", escape(title)), *parts, **head)
 
     def y_axis(self, ticks: Sequence[float], label: str) -> str:
         """Faint horizontal lines with their values, and above them what they measure."""
         left, right = self.x.start, self.x.stop
-        grid = [tag("line", x1=left, x2=right, y1=self.y(v), y2=self.y(v), class_="grid") for v in ticks]
+        grid = [tag("line", x1=left, x2=right, y1=self.y(v), y2=self.y(v), **_GRID) for v in ticks]
         values = [text(f"{v:g}", left - 8, self.y(v) + 4, class_="tick", text_anchor="end") for v in ticks]
         return "".join(grid + values) + text(label, 0, self.y.stop - 14, class_="label")
 
@@ -50,7 +54,7 @@ class Plot:
     def borders(self, spans: Sequence[Span]) -> str:
         """Faint vertical lines between the spans."""
         edges = [self.x(span.start) for span in spans[1:]]
-        return "".join(tag("line", x1=x, x2=x, y1=self.y.stop, y2=self.y.start, class_="border") for x in edges)
+        return "".join(tag("line", x1=x, x2=x, y1=self.y.stop, y2=self.y.start, **_BORDER) for x in edges)
 
     def names(self, spans: Sequence[Span]) -> str:
         """The names of the spans under the axis, turned when they are long, left out when there are too many."""
@@ -65,11 +69,9 @@ class Plot:
 
     def span_areas(self, spans: Sequence[Span]) -> str:
         """Invisible areas that tell the script of the page the name of what lies under the pointer."""
-        top, height = self.y.stop, self.y.start - self.y.stop
-        areas = ((self.x(span.start), self.x(span.stop), span.name) for span in spans)
-        return "".join(
-            tag("rect", class_="span", x=a, y=top, width=b - a, height=height, data_name=name) for a, b, name in areas
-        )
+        size = {"y": self.y.stop, "height": self.y.start - self.y.stop, "fill": "none", "class_": "span"}
+        edges = ((self.x(span.start), self.x(span.stop), span.name) for span in spans)
+        return "".join(tag("rect", x=left, width=right - left, data_name=name, **size) for left, right, name in edges)
 
 
 def room_below(spans: Sequence[Span], x: Scale) -> float:

@@ -1,11 +1,11 @@
 """The figures of a report, drawn from runs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from resitta.bench.paper import PAPER
+from resitta.bench.record import RunRecord
 from resitta.report.axes import Span
 from resitta.report.figures import WIDE, Series, Style, bars, lines
 from resitta.report.groups import Group
@@ -24,17 +24,14 @@ class SweepCurve:
 
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
-    """The mean over `window` neighbours (fewer at the ends), leaving out what is not a number.
+    """The mean over `window` neighbours (an odd number, fewer at the ends), leaving out what is not a number.
 
     >>> smooth([0.0, 3.0, 6.0, 30.0], 3)
     (1.5, 3.0, 13.0, 18.0)
     """
-    y = np.asarray(values, dtype=np.float64)
-    known, ones = np.isfinite(y), np.ones(max(1, min(window, len(y))))
-    total = np.convolve(np.where(known, y, 0.0), ones, mode="same")
-    count = np.convolve(known.astype(np.float64), ones, mode="same")
-    means = np.divide(total, count, out=np.full(len(y), np.nan), where=count > 0.5)
-    return tuple(means.tolist())
+    reach = window // 2
+    around = ([v for v in values[max(0, i - reach) : i + reach + 1] if math.isfinite(v)] for i in range(len(values)))
+    return tuple(sum(near) / len(near) if near else math.nan for near in around)
 
 
 def spans_of(domains: Sequence[str], borders: Sequence[int], samples: int) -> tuple[Span, ...]:
@@ -53,8 +50,8 @@ def error_over_time(
     series = []
     for group in groups:
         trace, window = group.mean_trace(lambda run: run.error_over_time), group.runs[0].window
-        time = tuple((place + 0.5) * window for place in range(len(trace)))
-        series.append(_series(group, colours, time, smooth(trace, max(1, len(trace) // 40))))
+        time = [min((place + 0.5) * window, group.runs[0].samples) for place in range(len(trace))]
+        series.append(_series(group, colours, time, smooth(trace, len(trace) // 40)))
     x_label = "" if spans else "samples seen"
     return lines(series, title="Error over time", y_label="error %", x_label=x_label, spans=spans, width=width)
 
@@ -76,12 +73,12 @@ def drift_per_layer(groups: Sequence[Group], colours: Mapping[str, str], *, widt
     """How far each BatchNorm layer is from the source at the end, from the first layer to the last."""
     drifting = [group for group in groups if drifts(group)]
     layers = list(drifting[0].runs[0].drift_per_layer) if drifting else []
-    depth = tuple(range(1, len(layers) + 1))
-    spans = [Span(place - 0.5, place + 0.5, layer) for place, layer in zip(depth, layers, strict=True)]
-    series = [
-        _series(group, colours, depth, group.mean_trace(lambda run: tuple(run.drift_per_layer.values())))
-        for group in drifting
-    ]
+    spans = [Span(depth + 0.5, depth + 1.5, layer) for depth, layer in enumerate(layers)]
+
+    def at_end(run: RunRecord) -> list[float]:
+        return [run.drift_per_layer.get(layer, math.nan) for layer in layers]
+
+    series = [_series(group, colours, range(1, len(layers) + 1), group.mean_trace(at_end)) for group in drifting]
     title, x_label = "Drift of each layer at the end", "BatchNorm layer, from input to output"
     return lines(series, title=title, y_label="W₂ to the source", x_label=x_label, spans=spans, width=width)
 

@@ -85,12 +85,10 @@ def bars(
 
 
 def _bar(plot: Plot, span: Span, value: float, colour: str) -> str:
-    middle, half = plot.x((span.start + span.stop) / 2), min(14.0, 0.35 * (plot.x(span.stop) - plot.x(span.start)))
-    top = plot.y(value if math.isfinite(value) else 0)
-    tip = tag("title", escape(f"{span.name}: {value:g}"))
-    return tag(
-        "rect", tip, x=middle - half, y=top, width=2 * half, height=plot.y.start - top, fill=colour, class_="bar"
-    )
+    left, right, top = plot.x(span.start), plot.x(span.stop), plot.y(value if math.isfinite(value) else 0)
+    width, tip = min(28.0, 0.7 * (right - left)), tag("title", escape(f"{span.name}: {value:g}"))
+    middle, height = (left + right) / 2, plot.y.start - top
+    return tag("rect", tip, x=middle - width / 2, y=top, width=width, height=height, fill=colour, rx=2)
 
 
 def _plot(
@@ -120,15 +118,26 @@ def _inner_ticks(x: Scale) -> list[tuple[float, str]]:
 
 def _line(plot: Plot, series: Series) -> str:
     """A path with gaps where values are missing; a point between gaps shows as a dot (the round cap of `h0`)."""
-    steps, pen = [], "M{:.1f},{:.1f}h0"
+    steps, pen = [], _MOVE
     for x, y in zip(series.x, series.y, strict=True):
         if math.isfinite(y):
             steps.append(pen.format(plot.x(x), plot.y(y)))
-        pen = "L{:.1f},{:.1f}" if math.isfinite(y) else "M{:.1f},{:.1f}h0"
-    path = tag("path", d="".join(steps), data_label=series.label)
+        pen = _DRAW if math.isfinite(y) else _MOVE
     points = series.finite() if series.dots or len(series.finite()) == 1 else []
-    dots = [tag("circle", tag("title", f"{y:.1f}"), cx=plot.x(x), cy=plot.y(y), r=3.5) for x, y in points]
-    return tag("g", path, *dots, class_=f"series {series.style}", style=f"--c:{series.colour}")
+    dots = [tag("circle", tag("title", f"{y:.1f}"), cx=plot.x(x), cy=plot.y(y), r=3.2) for x, y in points]
+    dots = [tag("g", *dots, fill=series.colour, stroke="none")] if dots else []
+    return _stroke(series, tag("path", d="".join(steps), data_label=series.label), *dots)
+
+
+_MOVE, _DRAW = "M{:.1f},{:.1f}h0", "L{:.1f},{:.1f}"
+_WIDTHS: dict[Style, float] = {"plain": 1.6, "strong": 3.2, "dashed": 1.6}
+
+
+def _stroke(series: Series, *children: str) -> str:
+    """Give paths the look of a series."""
+    dashes = "5 4" if series.style == "dashed" else None
+    look = {"stroke": series.colour, "stroke_width": _WIDTHS[series.style], "stroke_dasharray": dashes, "fill": "none"}
+    return tag("g", *children, class_="series", stroke_linecap="round", stroke_linejoin="round", **look)
 
 
 def _end_labels(plot: Plot, series: Sequence[Series]) -> str:
@@ -138,7 +147,7 @@ def _end_labels(plot: Plot, series: Sequence[Series]) -> str:
     wanted = [plot.y(s.finite()[-1][1]) for s in series]
     places = spread(wanted, LINE, plot.y.stop, plot.y.start)
     return "".join(
-        text(s.label, plot.x.stop + 10, place + 4, class_=f"name {s.style}", style=f"--c:{s.colour}")
+        text(s.label, plot.x.stop + 10, place + 4, fill=s.colour, font_weight=700 if s.style == "strong" else None)
         for s, place in zip(series, places, strict=True)
     )
 
@@ -149,12 +158,10 @@ def _legend(series: Sequence[Series], width: int) -> tuple[str, float]:
         return "", 30.0
     parts, x, y = [], 0.0, 12.0
     for s in series:
-        length = 24 + len(s.label) * LETTER + 14
+        length = 38 + len(s.label) * LETTER
         if x and x + length > width:
             x, y = 0.0, y + 20
-        key = tag(
-            "g", tag("path", d=f"M{x + 1:.1f},{y - 4:.1f}h16"), class_=f"series {s.style}", style=f"--c:{s.colour}"
-        )
-        parts.append(key + text(s.label, x + 23, y, class_="tick"))
+        parts.append(_stroke(s, tag("path", d=f"M{x + 1:.1f},{y - 4:.1f}h16")))
+        parts.append(text(s.label, x + 23, y, class_="tick"))
         x += length
     return "".join(parts), y + 48

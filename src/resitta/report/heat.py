@@ -2,7 +2,7 @@
 
 from html import escape
 
-from resitta.report.tables import Row, Table
+from resitta.report.table import Row, Table
 
 
 def heat_table(table: Table, colours: dict[str, str]) -> str:

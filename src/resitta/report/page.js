@@ -4,7 +4,7 @@
 for (const svg of document.querySelectorAll("svg.figure")) {
   const paths = [...svg.querySelectorAll("path[data-label]")].map((path) => ({
     label: path.dataset.label,
-    colour: path.parentNode.style.getPropertyValue("--c"),
+    colour: path.parentNode.getAttribute("stroke"),
     points: [...path.getAttribute("d").matchAll(/[ML]([-\d.]+),([-\d.]+)/g)].map((m) => [+m[1], +m[2]]),
   }));
   if (!paths.length) continue;
@@ -13,7 +13,7 @@ for (const svg of document.querySelectorAll("svg.figure")) {
   const [bottom, low, top, high] = svg.dataset.y.split(" ").map(Number);
   const spans = [...svg.querySelectorAll("rect.span")];
   const grid = [...new Set(paths.flatMap((path) => path.points.map((p) => p[0])))].sort((a, b) => a - b);
-  const cursor = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  const cursor = svg.querySelector("line").cloneNode();
   cursor.setAttribute("class", "cursor");
   cursor.setAttribute("y1", bottom);
   cursor.setAttribute("y2", top);

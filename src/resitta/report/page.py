@@ -84,6 +84,7 @@ def _tables(groups: Sequence[Group], runs: Sequence[RunRecord], paper: Mapping[s
         "compared": compared,
         "differences": difference_table(table) if compared else "",
         "seeds": max(len(group.runs) for group in groups),
+        "recurring": len(set(runs[0].domains)) < len(runs[0].domains),
     }
 
 
@@ -115,7 +116,7 @@ def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
         (f"{ours.average:.1f} %", f"average error of {ours.label}"),
         (f"{ours.mean(lambda r: r.images_per_second):,.0f}", "images per second while adapting"),
         (f"{run.samples:,}", f"images in {len(run.domains)} domains, without a reset"),
-        (f"{len(groups)} × {seeds}", f"method{'s' * (len(groups) > 1)} × seed{'s' * (seeds > 1)}"),
+        (f"{len(groups)}", f"method{'s' * (len(groups) > 1)}, {seeds} seed{'s' * (seeds > 1)} each"),
     ]
 
 

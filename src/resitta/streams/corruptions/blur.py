@@ -49,9 +49,9 @@ def zoom_blur(x: Tensor, _: Draws, *, stop: float, step: float) -> Tensor:
     """Average the image with enlarged versions of itself."""
     factors = np.arange(1, stop, step)
     x = x.contiguous(memory_format=torch.channels_last)  # this layout enlarges twice as fast
-    total = x
+    total = x.clone()
     for factor in factors.tolist():
-        total = total + zoom_in(x, factor)
+        total += zoom_in(x, factor)
     return total / (len(factors) + 1)
 
 
@@ -80,7 +80,8 @@ def scatter_pixels(x: Tensor, draws: Draws, reach: int) -> Tensor:
     link = torch.where(source > here, source, source + count).flatten()
     waiting = (link < count).nonzero()[:, 0]
     while len(waiting):
-        link[waiting] = link[link[waiting]]
-        waiting = waiting[link[waiting] < count]
+        further = link.index_select(0, link.index_select(0, waiting))
+        link.index_copy_(0, waiting, further)
+        waiting = waiting[further < count]
     pixels = x.movedim(1, -1).reshape(count, channels)
     return pixels.index_select(0, link - count).view(n, height, width, channels).movedim(-1, 1)

@@ -12,20 +12,24 @@ Border = Literal["nearest", "reflect"]
 
 
 def smooth(x: Tensor, sigma: float, *, truncate: float = 4.0, border: Border = "nearest") -> Tensor:
-    """Blur with a Gaussian cut off at `truncate` sigmas: rows and columns each times one matrix.
+    """Blur with a Gaussian cut off at `truncate` sigmas: a matrix times the image, once for each direction.
 
-    Beyond the border comes the nearest pixel again, or the mirrored image (edge pixel twice). A matrix costs
-    the same for every sigma, even one wider than the image.
+    Beyond the border comes the nearest pixel again, or the mirrored image (edge pixel twice).
 
     >>> smooth(torch.ones(1, 1, 5, 5), 2.0).allclose(torch.ones(1, 1, 5, 5))
     True
     """
-    rows, columns = (_gaussian_matrix(side, sigma, truncate, border, x.device) for side in x.shape[-2:])
-    return rows @ x @ columns.T
+    for side in x.shape[-2:]:
+        blocks = _gaussian_blocks(side, sigma, truncate, border, x.device)
+        x = torch.cat([weights @ x[..., low:high, :] for low, high, weights in blocks], -2).mT
+    return x
 
 
-@lru_cache(maxsize=32)
-def _gaussian_matrix(side: int, sigma: float, truncate: float, border: Border, device: torch.device) -> Tensor:
+@lru_cache(maxsize=64)
+def _gaussian_blocks(
+    side: int, sigma: float, truncate: float, border: Border, device: torch.device
+) -> list[tuple[int, int, Tensor]]:
+    """Return the Gaussian's matrix, 32 rows at a time, each block without the zeros left and right of it."""
     radius = int(truncate * sigma + 0.5)
     offsets = torch.arange(-radius, radius + 1)
     weights = torch.exp(-(offsets.double() ** 2) / max(2 * sigma**2, 1e-9))
@@ -35,7 +39,13 @@ def _gaussian_matrix(side: int, sigma: float, truncate: float, border: Border, d
     else:
         source = torch.minimum(taps % (2 * side), (-taps - 1) % (2 * side))
     shares = (weights / weights.sum()).expand(source.shape)
-    return torch.zeros(side, side, dtype=torch.float64).scatter_add_(1, source, shares).float().to(device)
+    matrix = torch.zeros(side, side, dtype=torch.float64).scatter_add_(1, source, shares).float()
+    blocks = []
+    for start in range(0, side, 32):
+        used = source[start : start + 32]
+        low, high = int(used.min()), int(used.max()) + 1
+        blocks.append((low, high, matrix[start : start + 32, low:high].to(device)))
+    return blocks
 
 
 def convolve(x: Tensor, kernel: Tensor) -> Tensor:
@@ -78,10 +88,10 @@ def smear(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     starts = place[:, :, reach : reach + height, reach]
     shifts = (down * padded.shape[3] + right)[:, :, None, None]
     rows = padded.flatten().unfold(0, width, 1)
-    blurred = torch.zeros_like(x)
+    blurred, tap = torch.zeros_like(x), torch.empty_like(x)
     for step, weight in enumerate((weights / weights.sum()).tolist()):
-        tap = rows.index_select(0, (starts + shifts[:, step]).flatten())
-        blurred.add_(tap.view_as(x), alpha=weight)
+        torch.index_select(rows, 0, (starts + shifts[:, step]).flatten(), out=tap.view(-1, width))
+        blurred.add_(tap, alpha=weight)
     return blurred
 
 

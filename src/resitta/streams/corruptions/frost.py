@@ -46,9 +46,7 @@ def textures(scale: float, height: int, width: int, device: torch.device) -> tup
 
     They are resized by `scale`, or by more where height×width would not fit.
     """
-    folder = _folder()
-    originals = _painted() if folder is None else _photographs(folder)
-    pictures = [_resized(picture, scale, height, width) for picture in originals]
+    pictures = [_resized(picture, scale, height, width) for picture in _originals(_folder())]
     sizes = torch.tensor([picture.shape[1:] for picture in pictures])
     rows, columns = sizes.amax(0).tolist()
     padded = [F.pad(p, (0, columns - p.shape[2], 0, rows - p.shape[1])) for p in pictures]
@@ -62,7 +60,10 @@ def _folder() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations))) / "frost"
 
 
-def _photographs(folder: Path) -> list[Tensor]:
+@lru_cache(maxsize=2)
+def _originals(folder: Path | None) -> list[Tensor]:
+    if folder is None:
+        return [_paint(Draws(torch.tensor([number])), *look) for number, look in enumerate(_LOOKS)]
     pillow = require("PIL.Image", "bench")
     pixels = (np.array(pillow.open(folder / name).convert("RGB")) for name in _FILES)
     return [torch.from_numpy(picture).permute(2, 0, 1) for picture in pixels]
@@ -73,10 +74,6 @@ def _resized(picture: Tensor, scale: float, height: int, width: int) -> Tensor:
     scale = max(scale, (height + 1) / picture.shape[1], (width + 1) / picture.shape[2])
     resized = F.interpolate(picture[None].float(), scale_factor=scale, mode="bilinear", antialias=False)
     return resized[0].round().byte()
-
-
-def _painted() -> list[Tensor]:
-    return [_paint(Draws(torch.tensor([number])), *look) for number, look in enumerate(_LOOKS)]
 
 
 def _paint(draws: Draws, colour: tuple[int, int, int], contrast: int) -> Tensor:

@@ -54,10 +54,10 @@ def _to_rgb(luma: Tensor, blue: Tensor, red: Tensor) -> Tensor:
 
 def _halve(x: Tensor) -> Tensor:
     """Average 2×2 pixels; halves go up and down in turn, so that the mean stays."""
-    height, width = x.shape[-2:]
-    total = x.view(-1, height // 2, 2, width // 2, 2).sum((2, 4))
-    turn = torch.arange(width // 2, device=x.device) % 2 + 1
-    return ((total + turn) / 4).floor_()
+    pairs = x[:, ::2] + x[:, 1::2]
+    total = pairs[..., ::2] + pairs[..., 1::2]
+    turn = torch.arange(total.shape[-1], device=x.device) % 2 + 1
+    return total.add_(turn).div_(4).floor_()
 
 
 def _double(x: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ def _code(x: Tensor, table: str, quality: float) -> Tensor:
     n, height, width = x.shape
     blocks = x.view(n, height // 8, 8, width // 8, 8).transpose(2, 3).reshape(-1, 64) - 128
     steps, cosines = _steps(table, quality).to(x.device), _cosines().to(x.device)
-    frequencies = _round(blocks @ cosines.T * 8) / 8  # libjpeg keeps three binary digits
-    kept = _round(frequencies.abs() / steps) * steps * frequencies.sign()
+    eighths = _round(blocks @ (8 * cosines.T))  # libjpeg keeps three binary digits
+    kept = _round(eighths.abs() / (8 * steps)).mul_(steps).copysign_(eighths)
     pixels = _round(kept @ cosines + 128).clamp_(0, 255)
     return pixels.view(n, height // 8, width // 8, 8, 8).transpose(2, 3).reshape(n, height, width)
 
@@ -97,4 +97,5 @@ def _cosines() -> Tensor:
 
 
 def _round(x: Tensor) -> Tensor:
-    return torch.floor(x + 0.5)
+    """Round halves up, in place."""
+    return x.add_(0.5).floor_()

@@ -1,5 +1,6 @@
 """Noise: every value of an image changes on its own. Images are N×3×H×W, from 0 to 255."""
 
+import math
 from functools import lru_cache
 
 import torch
@@ -43,8 +44,8 @@ def shot_noise(x: Tensor, draws: Draws, *, photons: float) -> Tensor:
 def _photon_table(most: int) -> tuple[Tensor, Tensor]:
     """Return the alias tables of min(Poisson(level/255 · most), most) for the 256 grey levels."""
     rate = torch.arange(256, dtype=torch.float64)[:, None] / 255 * most
-    count = torch.arange(most)
-    chance = torch.exp(torch.xlogy(count, rate) - rate - torch.lgamma(count + 1.0))
+    count = torch.arange(most, dtype=torch.float64)
+    chance = torch.exp(torch.xlogy(count, rate) - rate - torch.lgamma(count + 1))
     white = (1 - chance.sum(1, keepdim=True)).clamp(min=0)
     return alias_table(torch.cat([chance, white], 1))
 
@@ -58,13 +59,16 @@ def alias_table(chances: Tensor) -> tuple[Tensor, Tensor]:
     >>> keep.tolist(), alias.tolist()
     ([[0.5, 1.0]], [[1.0, 1.0]])
     """
-    height = chances * chances.shape[1]
+    columns = chances.shape[1]
+    height = chances * columns
+    level = torch.zeros_like(height, dtype=torch.bool)
     keep = torch.ones_like(height)
-    alias = torch.arange(height.shape[1]).expand_as(height).clone()
-    for _ in range(height.shape[1] - 1):
-        low, poor = height.min(1, keepdim=True)
-        rich = height.argmax(1, keepdim=True)
+    alias = torch.arange(columns).expand_as(height).clone()
+    for _ in range(columns - 1):
+        low, poor = height.masked_fill(level, math.inf).min(1, keepdim=True)
+        rich = height.masked_fill(level, -math.inf).argmax(1, keepdim=True)
         keep.scatter_(1, poor, low)
         alias.scatter_(1, poor, rich)
-        height.scatter_add_(1, rich, low - 1).scatter_(1, poor, 1.0)
+        level.scatter_(1, poor, True)
+        height.scatter_add_(1, rich, low - 1)
     return keep.float(), alias.float()

@@ -48,9 +48,10 @@ def write_cifar_c(
     every_label = np.tile(np.asarray(labels), len(SEVERITIES))
     if every_label.shape != (len(SEVERITIES) * len(images),):
         raise BadData(f"{len(images)} images need as many labels, found shape {np.shape(labels)}")
+    names = [full_name(name) for name in corruptions]
     folder = Path(root)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in map(full_name, corruptions):
+    for name in names:
         path = folder / f"{name}.npy"
         if not path.exists():
             parts = _parts(images, name, seed=seed, device=device, chunk=chunk)

@@ -1,0 +1,137 @@
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resitta.bench.paper import PAPER
+from resitta.bench.record import RunRecord, environment
+from resitta.errors import BadData
+from resitta.report.charts import SweepCurve
+from resitta.report.page import BankItem, Strip, write_page
+from resitta.streams.corruptions import CORRUPTIONS
+
+MakeRun = Callable[..., RunRecord]
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Checks that tags are balanced, and collects text and attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+@pytest.fixture
+def full(make_run: MakeRun, tmp_path: Path) -> str:
+    """A page with every part, full of names that are dangerous unless escaped."""
+    errors = PAPER.table1["tent"].errors
+    runs = [
+        make_run(name, errors, domains=CORRUPTIONS, seed=seed, samples=1500, settings={"<key>": "<value>"})
+        for name in ("source", "tent", "<script>alert(1)</script>", "resitta")
+        for seed in (1, 2)
+    ]
+    image = np.zeros((8, 8, 3), np.uint8)
+    path = write_page(
+        tmp_path / "new" / "page.html",
+        title="<title>",
+        runs=runs,
+        intro="One & two.\n\n<em>Three</em>.",
+        strips=[Strip("<strip>", [image, image], ["<one>"])],
+        bank=[BankItem(image, "<label>", 12, 0.25)],
+        classes=["<class>"],
+        paper=PAPER.table1,
+        sweeps=[SweepCurve(setting="eta", dataset="cifar10", values=(0.01,), averages=(22.0,))],
+        environment={**environment(), "<env>": "<x>"},
+        commands=["resitta demo > out && echo '<done>'"],
+    )
+    return path.read_text("utf-8")
+
+
+def test_every_string_is_escaped_and_every_tag_closed(full: str) -> None:
+    reader = Reader(full)
+    tags = [tag for tag, _ in reader.seen]
+    assert tags.count("script") == 1
+    assert not set(tags) & {"em", "strip", "one", "label", "class", "key", "value", "env", "x", "done"}
+    for text in ("<title>", "<em>Three</em>.", "<strip>", "<one>", "<label>", "<key>", "<value>", "<env>", "<x>"):
+        assert text in reader.texts
+    assert "resitta demo > out && echo '<done>'" in reader.texts
+
+
+def test_nothing_is_loaded_from_elsewhere(full: str) -> None:
+    for tag, attributes in Reader(full).seen:
+        for name in ("src", "href", "data", "srcset", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("data:image/png;base64,"), (tag, value)
+    assert not re.search(r"url\(|@import|@font-face|fetch\(|XMLHttpRequest", full)
+    addresses = set(re.findall(r"https?://[^\"'\s<]+", full))
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # the name of the format, not a file
+
+
+def test_numbers_reach_the_page(full: str) -> None:
+    texts = Reader(full).texts
+    assert "86.0 %" in texts  # the average error of the hero
+    assert "3,000" in texts  # 1500 samples in half a second
+    assert "12 old" in texts
+    assert "H 0.25" in texts
+    assert {"12.5", "0.75", "64"} <= set(texts)  # calibration, likelihood, memory
+
+
+def test_figures_and_tables_can_be_named_and_reached(full: str) -> None:
+    seen = Reader(full).seen
+    assert all(attributes.get("aria-label") for tag, attributes in seen if tag == "svg")
+    assert all(attributes.get("alt") for tag, attributes in seen if tag == "img")
+    scrolling = [attributes for _, attributes in seen if attributes.get("class") == "scroll"]
+    assert scrolling
+    assert all(attributes.get("tabindex") == "0" and attributes.get("aria-label") for attributes in scrolling)
+
+
+def test_a_single_run_is_enough(make_run: MakeRun, tmp_path: Path) -> None:
+    no_drift: dict[str, Any] = {"drift_at": (), "drift_over_time": (), "drift_per_layer": {}}
+    run = make_run("source", settings={}, bank_per_class=(), error_over_time=(), **no_drift)
+    html = write_page(tmp_path / "page.html", title="t", runs=[run]).read_text("utf-8")
+    texts = Reader(html).texts
+    assert "Source reaches an average error of 15.0\u00a0%" in texts
+    assert "It has none." in texts
+    assert "Nothing was measured." in texts
+    assert "How far the statistics drift" not in texts
+    assert "Against the paper" not in texts
+
+
+def test_domains_are_equally_long_unless_told(make_run: MakeRun, tmp_path: Path) -> None:
+    def start_of_fog(borders: tuple[int, ...] | None) -> str:
+        html = write_page(tmp_path / "page.html", title="t", runs=[make_run()], borders=borders).read_text("utf-8")
+        return next((a["x"] or "" for t, a in Reader(html).seen if t == "rect" and a.get("data-name") == "fog"), "")
+
+    assert start_of_fog(None) == start_of_fog((0, 100))
+    assert start_of_fog((0, 50)) not in ("", start_of_fog(None))
+    assert start_of_fog(()) == ""
+
+
+def test_no_runs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="no runs"):
+        write_page(tmp_path / "page.html", title="t", runs=[])
+    assert not (tmp_path / "page.html").exists()

@@ -1,0 +1,46 @@
+import re
+from collections.abc import Callable
+from importlib import resources
+
+from resitta.bench.record import RunRecord
+from resitta.report.groups import TITLES, grouped
+from resitta.report.palette import ACCENT, NEUTRAL, colours, hero
+
+MakeRun = Callable[..., RunRecord]
+
+
+def test_every_known_method_has_a_colour_of_its_own(make_run: MakeRun) -> None:
+    groups = grouped([make_run(name) for name in TITLES])
+    chosen = colours(groups)
+    assert len(set(chosen.values())) == len(TITLES)
+    assert chosen["ResiTTA"] == ACCENT
+    assert chosen["Source"] == NEUTRAL
+
+
+def test_colours_do_not_depend_on_the_company(make_run: MakeRun) -> None:
+    one = colours(grouped([make_run("resitta"), make_run("tent")]))
+    two = colours(grouped([make_run("source"), make_run("bn"), make_run("tent"), make_run("resitta")]))
+    assert one["TENT"] == two["TENT"]
+
+
+def test_variants_and_strangers_take_what_is_left(make_run: MakeRun) -> None:
+    runs = [make_run("resitta", settings={"eta": eta}) for eta in (0.01, 0.05)] + [make_run("mine")]
+    assert len(set(colours(grouped(runs)).values())) == 3
+    assert len(colours(grouped([make_run(f"m{i}") for i in range(20)]))) == 20
+
+
+def test_the_hero_is_resitta_or_the_best_that_adapts(make_run: MakeRun) -> None:
+    source, bn, tent = make_run("source", (1.0, 1.0)), make_run("bn", (9.0, 9.0)), make_run("tent", (5.0, 5.0))
+    assert hero(grouped([source, bn, make_run("resitta", (50.0, 50.0))])).method == "resitta"
+    assert hero(grouped([source, bn, tent])).method == "tent"
+    assert hero(grouped([source])).method == "source"
+
+
+def test_the_style_sheet_defines_every_colour_for_light_and_dark(make_run: MakeRun) -> None:
+    css = resources.files("resitta.report").joinpath("page.css").read_text("utf-8")
+    light, dark = css.split("prefers-color-scheme: dark")[:2]
+    for colour in colours(grouped([make_run(name) for name in TITLES])).values():
+        found = re.fullmatch(r"var\((--\w+), (#\w+)\)", colour)
+        assert found
+        assert f"{found[1]}: {found[2]};" in light
+        assert f"{found[1]}: #" in dark
