@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from resitta import registry
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the methods that a test registers."""
+    monkeypatch.setattr("resitta.registry._methods", dict(registry._methods))
 
 
 @pytest.fixture

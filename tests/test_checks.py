@@ -103,12 +103,10 @@ def test_training_more_than_declared_is_noticed() -> None:
         resitta.check_method(Greedy())
 
 
-def test_settings_must_be_frozen() -> None:
-    @dataclass
-    class Loose:
-        name = "loose"
-        presets = {}  # type: ignore[var-annotated]  # noqa: RUF012
-        lr: float = 1.0
+def test_settings_must_be_keyword_only() -> None:
+    @dataclass(frozen=True)
+    class Loose(Tent):
+        more: float = 1.0
 
     with pytest.raises(NonConformant, match="settings_are_frozen_keywords"):
-        resitta.check_method(Loose())  # type: ignore[arg-type]
+        resitta.check_method(Loose())

@@ -156,7 +156,9 @@ def any_batch_size(bench: Bench) -> None:
         expect(len(logits) == size and logits.ndim == 2, f"{size} images gave logits {tuple(logits.shape)}")
         expect(bool(logits.isfinite().all()), f"logits of a batch of {size} are not finite")
         expect(not logits.requires_grad, "logits carry a graph")
-        expect(logits.device.type == bench.device.type and logits.dtype == torch.float32, "logits changed device or type")
+        expect(
+            logits.device.type == bench.device.type and logits.dtype == torch.float32, "logits changed device or type"
+        )
 
 
 def follows_precision(bench: Bench) -> None:

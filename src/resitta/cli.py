@@ -37,7 +37,7 @@ def build() -> Any:
     return app
 
 
-def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 1600, retrain: bool = False) -> None:
+def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 4000, retrain: bool = False) -> None:
     """See a real model recover: handwritten digits, 15 corruptions one after the other, five methods, one page.
 
     Trains a small BatchNorm network on clean digits (once; it is cached), then lets a corrupted, temporally correlated

@@ -28,11 +28,10 @@ def check_form(images: Any, network: Network) -> Tensor:
     if images.numel() == 0:
         raise BadImages(f"the batch is empty: shape {shape}; pass at least one image")
     _check_channels(images, network)
-    device, dtype = _home(network)
-    if images.device != device:
-        move = f"images.to({str(device)!r}) or adapter.to({str(images.device)!r})"
-        raise BadImages(f"images are on {images.device}, the model is on {device}; call {move}")
-    return images.to(dtype)
+    if images.device != network.device:
+        move = f"images.to({str(network.device)!r}) or adapter.to({str(images.device)!r})"
+        raise BadImages(f"images are on {images.device}, the model is on {network.device}; call {move}")
+    return images.to(network.dtype)
 
 
 def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
@@ -50,14 +49,6 @@ def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Ten
     if low < -ROUNDING or high > 1 + ROUNDING:
         raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {_range_hint(low, high, network)}")
     return finite
-
-
-def _home(network: Network) -> tuple[torch.device, torch.dtype]:
-    """The device and precision of the first floating-point tensor of a network."""
-    for tensor in (*network.model.parameters(), *network.model.buffers()):
-        if tensor.is_floating_point():
-            return tensor.device, tensor.dtype
-    return torch.device("cpu"), torch.float32
 
 
 def _check_channels(images: Tensor, network: Network) -> None:

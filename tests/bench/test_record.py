@@ -16,6 +16,7 @@ def record() -> RunRecord:
         settings={"lr": 0.001},
         seed=1,
         domains=("fog", "snow"),
+        borders=(0, 10),
         samples=20,
         errors=(10.0, 30.0),
         window=10,

@@ -37,6 +37,7 @@ def test_the_record_describes_the_run(model: nn.Module, stream: Stream) -> None:
     assert record.settings["strong_view"] is None
     assert len(record.error_over_time) == 10
     assert sum(record.bank_per_class) == 64
+    assert record.borders == (0, 150)
     assert set(record.drift_per_layer) == {"1", "4"}
     assert record.drift_over_time[-1] > 0
     assert record.seconds > 0

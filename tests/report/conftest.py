@@ -31,6 +31,9 @@ def make_run() -> Callable[..., RunRecord]:
             "seconds": 0.5,
             "peak_memory_mb": 64.0,
         }
-        return RunRecord(**{**values, **changes})
+        values.update(changes)
+        count, samples = len(values["domains"]), values["samples"]
+        values.setdefault("borders", tuple(place * samples // count for place in range(count)))
+        return RunRecord(**values)
 
     return make

@@ -35,6 +35,7 @@ def test_mixed_brings_every_image_of_every_domain_once() -> None:
     assert sorted(zip(stream.domain.tolist(), stream.index.tolist(), strict=True)) == [
         (d, i) for d in range(2) for i in range(30)
     ]
+    assert stream.borders == ()
     assert 0 < np.mean(stream.domain[:20]) < 1, "both domains from the start"
 
 
@@ -43,3 +44,4 @@ def test_a_seed_fixes_the_stream() -> None:
     one, two = (continual(["a", "b"], sets, dirichlet, np.random.default_rng(3)) for _ in range(2))
     assert np.array_equal(one.index, two.index)
     assert one.classes == 5
+    assert one.borders == (0, 50)

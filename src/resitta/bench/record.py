@@ -20,12 +20,16 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """One method on one stream. Errors are per cent; traces hold one value per `window` samples."""
+    """One method on one stream. Errors are per cent; traces hold one value per `window` samples.
+
+    `borders` holds the sample at which each domain begins; it is empty when domains are mixed.
+    """
 
     method: str
     settings: dict[str, Any]
     seed: int
     domains: tuple[str, ...]
+    borders: tuple[int, ...]
     samples: int
     errors: tuple[float, ...]
     window: int
@@ -70,7 +74,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "system": platform.platform(terse=True),
+        "system": f"{platform.system()} {platform.machine()}",
         "device": f"{device.type}: {chip}",
         "threads": str(torch.get_num_threads()),
     }

@@ -30,7 +30,7 @@ def run(
     `points`: how many values the traces over time hold at most. `progress(done, total)` and `watch(adapter, done)`
     are called after every batch.
     """
-    device = next((p.device for p in adapter.source.model.parameters()), torch.device("cpu"))
+    device = adapter.source.device
     metrics, drift, seconds, done = Metrics(), DriftTrace(len(stream), points // 3), 0.0, 0
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -52,6 +52,7 @@ def run(
         settings=settings_of(adapter.method),
         seed=adapter.seed,
         domains=stream.names,
+        borders=stream.borders,
         samples=len(stream),
         errors=tuple(metrics.domain_errors(len(stream.names))),
         window=window,

@@ -31,8 +31,9 @@ def penultimate(
     finally:
         for hook in hooks:
             hook.remove()
-    if not seen:
-        raise UnsuitableModel("no Linear or 1×1 convolution ran as a head; name the module with features=")
+    if not seen or not isinstance(seen[-1], Tensor):
+        wanted = "Linear or 1×1 convolution ran as a head" if where is None else f"tensor came out of module {where!r}"
+        raise UnsuitableModel(f"no {wanted}; name another module with features=")
     return logits, _flat(seen[-1])
 
 

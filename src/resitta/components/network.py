@@ -42,13 +42,27 @@ class Network(nn.Module):
         self.model = share(model, own=())
         self.output = output
         mean, std = normalized or (None, None)
-        self.register_buffer("mean", _channels(mean), persistent=False)
-        self.register_buffer("std", _channels(std), persistent=False)
+        self.register_buffer("mean", _channels(mean, self.device), persistent=False)
+        self.register_buffer("std", _channels(std, self.device), persistent=False)
         self.eval()
 
     def train(self, mode: bool = True) -> Self:
         """Stay in eval mode, whatever the caller's `adapter.train()` asks for."""
         return super().train(False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._example().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision it computes in."""
+        return self._example().dtype
+
+    def _example(self) -> Tensor:
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
 
     def fork(self, train: Trained = "none") -> "Network":
         """Copy the architecture, own the parameters to be trained, share the rest."""
@@ -65,10 +79,12 @@ class Network(nn.Module):
 
     def all_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Return the parameters, owned and shared, with names that agree between forks wrapped alike."""
+        seen: set[int] = set()  # a tied weight has several names and counts once
         for prefix, module in self.model.named_modules():
             for name in (*module._parameters, *_borrowed(module)):
                 tensor = getattr(module, name)
-                if tensor is not None:
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
                     yield f"{prefix}.{name}".lstrip("."), tensor
 
     def trained_names(self, train: Trained) -> list[str]:
@@ -94,9 +110,9 @@ class Network(nn.Module):
     def augment(self, images: Tensor, view: View) -> Tensor:
         """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
         if self.mean is None or self.std is None:
-            seen = view(images)
+            seen = view(images.clone())  # a view may write in place, into its own copy
         else:
-            seen = (view(images * self.std + self.mean) - self.mean) / self.std
+            seen = ((view(images * self.std + self.mean) - self.mean) / self.std).to(images.dtype)
         if seen.shape != images.shape:
             raise BadImages(f"the view turned {tuple(images.shape)} into {tuple(seen.shape)}; it must keep the shape")
         return seen
@@ -105,9 +121,12 @@ class Network(nn.Module):
         """Return an ordinary copy of the caller's model with this network's statistics and parameters."""
         plain = copy.deepcopy(self.model)
         plain = replace_layers(plain, AdaptiveBN, lambda wrapped: cast(AdaptiveBN, wrapped).unwrap())
+        parameters: dict[Tensor, nn.Parameter] = {}
         for module in plain.modules():
-            _give_back(module)
-        return plain.requires_grad_(True).eval()
+            _give_back(module, parameters)
+        for parameter in plain.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())
+        return plain.eval()
 
 
 def share(model: nn.Module, *, own: Sequence[str], borrow_as_buffers: bool = False) -> nn.Module:
@@ -153,17 +172,18 @@ def _borrowed(module: nn.Module) -> tuple[str, ...]:
     return names
 
 
-def _give_back(module: nn.Module) -> None:
-    """Undo `_settle`: make the borrowed tensors ordinary parameters again, in their old order."""
+def _give_back(module: nn.Module, parameters: dict[Tensor, nn.Parameter]) -> None:
+    """Undo `_settle`: make the borrowed tensors ordinary parameters again; tied ones stay tied through `parameters`."""
     borrowed = {name: module.__dict__["_buffers"].pop(name) for name in _borrowed(module)}
     module._non_persistent_buffers_set.difference_update(borrowed)
     for name, tensor in borrowed.items():
-        module.register_parameter(name, nn.Parameter(tensor))
+        parameters.setdefault(tensor, nn.Parameter(tensor, requires_grad=False))
+        module.register_parameter(name, parameters[tensor])
     module.__dict__.pop("_borrowed", None)
 
 
-def _channels(values: Sequence[float] | None) -> Tensor | None:
-    return None if values is None else torch.tensor(values, dtype=torch.float32).view(1, -1, 1, 1)
+def _channels(values: Sequence[float] | None, device: torch.device) -> Tensor | None:
+    return None if values is None else torch.tensor(values, dtype=torch.float32, device=device).view(1, -1, 1, 1)
 
 
 def _logits(answer: Any, output: Output, n: int) -> Tensor:

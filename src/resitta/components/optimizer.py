@@ -1,5 +1,6 @@
 """Adam inside the module tree, so that `state_dict()` and `.to()` of an adapter carry its moments."""
 
+import copy
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
@@ -37,7 +38,7 @@ class Adam(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take them back."""
         if self.adam is not None:
-            self.adam.load_state_dict(state)
+            self.adam.load_state_dict(copy.deepcopy(state))  # torch would go on writing into the state itself
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for moments in self.adam.state.values() if self.adam else ():

@@ -10,7 +10,7 @@ from torch import nn
 from resitta.adapter import Adapter, adapt
 from resitta.bench.record import RunRecord, environment, save
 from resitta.bench.run import run
-from resitta.demo.digits import Digits, cached_network, keep, load_digits, train
+from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
 from resitta.report.formats import as_rich
 from resitta.report.page import write_page
 from resitta.report.pictures import Strip, bank_items
@@ -32,7 +32,7 @@ Normalising by the batch at hand (BN, TENT) fails on such a stream, since a batc
 keep a balanced memory and move the statistics slowly; ResiTTA also draws them back to the source."""
 
 
-def run_demo(out: Path, *, seed: int = 1, samples: int = 1600, retrain: bool = False) -> Path:
+def run_demo(out: Path, *, seed: int = 1, samples: int = 4000, retrain: bool = False) -> Path:
     """Run the five methods over one stream, print the table, write the page and return its path."""
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
     digits = load_digits()
@@ -62,20 +62,21 @@ def source_network(digits: Digits, progress: Bar, *, retrain: bool) -> nn.Module
 
 def corrupted_stream(digits: Digits, samples: int, seed: int, progress: Bar) -> Stream:
     """All corruptions, one after the other, each in a temporally correlated order (PTTA)."""
+    # A digit that returns under one corruption is painted anew, so that no image comes twice.
     copies = math.ceil(samples / len(digits.test))
+    clean = painted(digits.test.repeat(copies, 1, 1, 1)[:samples], torch.Generator().manual_seed(seed))
     labels = np.tile(digits.test_labels, copies)[:samples]
     sets = []
     for done, name in enumerate(CORRUPTIONS, start=1):
-        # A digit that returns under one corruption gets fresh noise each time.
-        images = torch.cat([corrupt(digits.test, name, SEVERITY, seed=copy) for copy in range(copies)])
-        sets.append(ArrayImages(images[:samples].numpy(), labels))
+        images = corrupt(clean.mul(255).byte(), name, SEVERITY, seed=seed)
+        sets.append(ArrayImages(images.numpy(), labels))
         progress(done, len(CORRUPTIONS))
     return continual(CORRUPTIONS, sets, dirichlet, np.random.default_rng(seed))
 
 
 def demo_page(path: Path, runs: list[RunRecord], stream: Stream, adapter: Adapter, command: str) -> Path:
     """Write the page about the runs; the bank shown is that of the adapter."""
-    borders = np.flatnonzero(np.diff(stream.domain, prepend=-1))
+    borders = list(stream.borders)
     first, _ = stream.read(stream.domain[borders], stream.index[borders])
     names = [SHORT[name] for name in stream.names]
     middle = len(stream) // 2
@@ -98,5 +99,4 @@ def demo_page(path: Path, runs: list[RunRecord], stream: Stream, adapter: Adapte
         classes=[str(digit) for digit in range(10)],
         environment=environment(),
         commands=[command],
-        borders=borders.tolist(),
     )

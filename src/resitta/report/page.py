@@ -34,7 +34,6 @@ def write_page(
     sweeps: Sequence[charts.SweepCurve] = (),
     environment: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
-    borders: Sequence[int] | None = None,
 ) -> Path:
     """Write a page with the table of errors, the figures, the pictures and all that is needed to repeat the runs.
 
@@ -50,8 +49,6 @@ def write_page(
         sweeps: average errors while one setting varies.
         environment: versions and hardware, see `resitta.bench.record.environment`.
         commands: the command lines that reproduce the page.
-        borders: the sample at which each domain begins; None takes the domains as equally long, () shows no domains
-            (for a stream that mixes them).
     """
     groups = grouped(runs)
     content = {
@@ -67,7 +64,7 @@ def write_page(
         "environment": environment or {},
         "commands": commands,
         **_tables(groups, runs, paper),
-        **_figures(groups, borders, classes),
+        **_figures(groups, classes),
         "sweeps": [(curve, charts.sweep(curve, width=SMALL)) for curve in sweeps],
     }
     path = Path(path)
@@ -88,11 +85,9 @@ def _tables(groups: Sequence[Group], runs: Sequence[RunRecord], paper: Mapping[s
     }
 
 
-def _figures(groups: Sequence[Group], borders: Sequence[int] | None, classes: Sequence[str]) -> dict[str, str]:
+def _figures(groups: Sequence[Group], classes: Sequence[str]) -> dict[str, str]:
     run, colour, ours = groups[0].runs[0], colours(groups), hero(groups)
-    if borders is None:
-        borders = [round(place * run.samples / len(run.domains)) for place in range(len(run.domains))]
-    spans = charts.spans_of(run.domains, borders, run.samples)
+    spans = charts.spans_of(run.domains, run.borders, run.samples)
     counts = ours.runs[0].bank_per_class
     drifting = any(charts.drifts(group) for group in groups)
     return {

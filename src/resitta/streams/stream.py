@@ -39,6 +39,12 @@ class Stream:
         """How many classes the images have."""
         return max(images.classes for images in self.sets)
 
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """The sample at which each domain begins; empty when the domains are mixed."""
+        starts = np.flatnonzero(np.diff(self.domain, prepend=-1))
+        return tuple(starts.tolist()) if len(starts) == len(self.names) else ()
+
     def batches(self, size: int, device: torch.device | str = "cpu") -> Iterator[Batch]:
         """Read the stream as float images in [0, 1]; a batch may straddle a border, the last may be short."""
         for start in range(0, len(self), size):

@@ -95,3 +95,12 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(UnknownName, match="fog"):
         write_cifar_c(root, images(1), [0], corruptions=["fogg"])
     assert not root.exists()
+
+
+def test_imagenet_images_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    pairs = [("a/1.JPEG", images(1, 32)[0]), ("a/2.JPEG", images(1, 64)[0])]
+    with pytest.raises(BadData, match="a/2.JPEG is .* bring all to one size"):
+        write_imagenet_c(tmp_path, pairs, corruptions=["contrast"])
+    with pytest.raises(BadSetting, match="chunk"):
+        write_imagenet_c(tmp_path, pairs, chunk=0)

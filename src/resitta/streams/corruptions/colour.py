@@ -12,8 +12,7 @@ from resitta.streams.corruptions.random import Draws
 
 def contrast(x: Tensor, _: Draws, *, share: float) -> Tensor:
     """Shrink the distances from each channel's mean."""
-    means = x.double().mean((2, 3), keepdim=True).float()
-    return means.lerp(x, share)
+    return x.mean((2, 3), keepdim=True).lerp(x, share)
 
 
 def brightness(x: Tensor, _: Draws, *, amount: float) -> Tensor:

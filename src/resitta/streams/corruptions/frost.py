@@ -57,7 +57,8 @@ def _folder() -> Path | None:
     spec = importlib.util.find_spec("imagecorruptions")
     if spec is None or spec.submodule_search_locations is None:
         return None
-    return Path(next(iter(spec.submodule_search_locations))) / "frost"
+    folder = Path(next(iter(spec.submodule_search_locations))) / "frost"
+    return folder if folder.is_dir() else None
 
 
 @lru_cache(maxsize=2)

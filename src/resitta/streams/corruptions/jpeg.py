@@ -30,22 +30,23 @@ def jpeg_compression(x: Tensor, _: Draws, *, quality: float) -> Tensor:
     """Compress and decompress images N×3×H×W from 0 to 255 at a quality from 1 to 100."""
     height, width = x.shape[2:]
     padded = F.pad(x, (0, -width % 16, 0, -height % 16), mode="replicate")
-    luma, blue, red = _to_ycc(padded)
+    luma, chroma = _to_ycc(padded)
     luma = _code(luma, _LUMINANCE, quality)
-    blue, red = (_double(_code(_halve(c), _CHROMINANCE, quality)) for c in (blue, red))
-    return _to_rgb(luma, blue, red)[:, :, :height, :width]
+    chroma = _double(_code(_halve(chroma), _CHROMINANCE, quality))
+    return _to_rgb(luma, chroma)[:, :, :height, :width]
 
 
-def _to_ycc(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _to_ycc(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return luma, N×H×W, and the two parts of the chroma one after the other, 2N×H×W."""
     r, g, b = x.unbind(1)
     luma = _round(0.299 * r + 0.587 * g + 0.114 * b)
-    blue = _round(128 - 0.168735892 * r - 0.331264108 * g + 0.5 * b)
-    red = _round(128 + 0.5 * r - 0.418687589 * g - 0.081312411 * b)
-    return luma, blue, red
+    blue = 128 - 0.168735892 * r - 0.331264108 * g + 0.5 * b
+    red = 128 + 0.5 * r - 0.418687589 * g - 0.081312411 * b
+    return luma, _round(torch.cat([blue, red]))
 
 
-def _to_rgb(luma: Tensor, blue: Tensor, red: Tensor) -> Tensor:
-    blue, red = blue - 128, red - 128
+def _to_rgb(luma: Tensor, chroma: Tensor) -> Tensor:
+    blue, red = (chroma - 128).chunk(2)
     r = luma + 1.402 * red
     g = luma - 0.344136286 * blue - 0.714136286 * red
     b = luma + 1.772 * blue

@@ -35,19 +35,21 @@ def shot_noise(x: Tensor, draws: Draws, *, photons: float) -> Tensor:
     keep, alias = (table.to(x.device) for table in _photon_table(most))
     pick = draws.uniform(*x.shape[1:]).mul_(most + 1)
     column = pick.floor()
-    cell = (x * (most + 1)).add_(column).long()
-    count = torch.where(pick.sub_(column) < keep.take(cell), column, alias.take(cell))
+    cell = (x * (most + 1)).add_(column).long().flatten()
+    stays = pick.sub_(column) < keep.index_select(0, cell).view_as(x)
+    count = torch.where(stays, column, alias.index_select(0, cell).view_as(x))
     return count.mul_(255 / photons)
 
 
 @lru_cache(maxsize=15)
 def _photon_table(most: int) -> tuple[Tensor, Tensor]:
-    """Return the alias tables of min(Poisson(level/255 · most), most) for the 256 grey levels."""
+    """Return the alias tables of min(Poisson(level/255 · most), most), one grey level after the other."""
     rate = torch.arange(256, dtype=torch.float64)[:, None] / 255 * most
     count = torch.arange(most, dtype=torch.float64)
     chance = torch.exp(torch.xlogy(count, rate) - rate - torch.lgamma(count + 1))
     white = (1 - chance.sum(1, keepdim=True)).clamp(min=0)
-    return alias_table(torch.cat([chance, white], 1))
+    keep, alias = alias_table(torch.cat([chance, white], 1))
+    return keep.flatten(), alias.flatten()
 
 
 def alias_table(chances: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ interrupted is taken up by repeating it; delete a file to have it made anew.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,7 +45,8 @@ def write_cifar_c(
     ...     np.load(f"{root}/fog.npy").shape, np.load(f"{root}/labels.npy").tolist()
     ((10, 32, 32, 3), [7, 8, 7, 8, 7, 8, 7, 8, 7, 8])
     """
-    _check(images, chunk)
+    _check_chunk(chunk)
+    _check_images(images)
     every_label = np.tile(np.asarray(labels), len(SEVERITIES))
     if every_label.shape != (len(SEVERITIES) * len(images),):
         raise BadData(f"{len(images)} images need as many labels, found shape {np.shape(labels)}")
@@ -57,7 +59,9 @@ def write_cifar_c(
             parts = _parts(images, name, seed=seed, device=device, chunk=chunk)
             _write_array(path, (len(every_label), *images.shape[1:]), parts, progress)
     small = every_label.max() < 256  # the public files hold bytes
-    np.save(folder / "labels.npy", every_label.astype(np.uint8 if small else np.int64))
+    every_label = every_label.astype(np.uint8 if small else np.int64)
+    with _whole(folder / "labels.npy") as path, path.open("wb") as file:
+        np.save(file, every_label)
 
 
 def _parts(images: Pixels, name: str, *, seed: int, device: str, chunk: int) -> Iterator[Pixels]:
@@ -67,16 +71,15 @@ def _parts(images: Pixels, name: str, *, seed: int, device: str, chunk: int) -> 
 
 
 def _write_array(path: Path, shape: tuple[int, ...], parts: Iterable[Pixels], progress: Progress | None) -> None:
-    unfinished = _unfinished(path)
-    file = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape)
-    done = 0
-    for part in parts:
-        file[done : done + len(part)] = part
-        done += len(part)
-        if progress is not None:
-            progress(path.stem, done, len(file))
-    file.flush()
-    unfinished.replace(path)
+    with _whole(path) as unfinished:
+        file = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape)
+        done = 0
+        for part in parts:
+            file[done : done + len(part)] = part
+            done += len(part)
+            if progress is not None:
+                progress(path.stem, done, len(file))
+        file.flush()
 
 
 def write_imagenet_c(
@@ -94,33 +97,52 @@ def write_imagenet_c(
 
     Takes pairs of a path such as "n01440764/ILSVRC2012_val_00000293.JPEG" and an H×W×3 uint8 image, all of one
     size (the public set: 224×224). They are read in order, `chunk` at a time, so `images` may load them lazily.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     pairs = [("n01440764/a.JPEG", np.zeros((32, 32, 3), np.uint8))]
+    ...     write_imagenet_c(root, pairs, corruptions=["fog"], severities=[5])
+    ...     Path(root, "fog", "5", "n01440764", "a.JPEG").exists()
+    True
     """
     pillow = require("PIL.Image", "bench")
     names = [full_name(name) for name in corruptions]
+    _check_chunk(chunk)
     for start in range(0, len(images), chunk):
-        paths, pixels = zip(*(images[i] for i in range(start, min(start + chunk, len(images)))), strict=True)
-        batch = np.stack(pixels)
-        _check(batch, chunk)
+        pairs = [images[i] for i in range(start, min(start + chunk, len(images)))]
+        batch = _stacked(pairs)
         for name, severity in product(names, severities):
-            folder = Path(root, name, str(severity))
-            if all((folder / path).exists() for path in paths):
-                continue
-            corrupted = _corrupted(batch, name, severity, seed=seed, device=device)
-            for path, image in zip(paths, corrupted, strict=True):
-                _write_jpeg(folder / path, pillow.fromarray(image))
+            paths = [Path(root, name, str(severity), path) for path, _ in pairs]
+            if not all(path.exists() for path in paths):
+                corrupted = _corrupted(batch, name, severity, seed=seed, device=device)
+                for path, image in zip(paths, corrupted, strict=True):
+                    _write_jpeg(path, pillow.fromarray(image))
         if progress is not None:
-            progress("images", start + len(batch), len(images))
+            progress("images", start + len(pairs), len(images))
+
+
+def _stacked(pairs: Sequence[tuple[str, Pixels]]) -> Pixels:
+    first_path, first = pairs[0]
+    for path, image in pairs:
+        if image.shape != first.shape:
+            raise BadData(f"{path} is {image.shape} but {first_path} is {first.shape}; bring all to one size")
+    batch = np.stack([image for _, image in pairs])
+    _check_images(batch)
+    return batch
 
 
 def _write_jpeg(path: Path, image: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = _unfinished(path)
-    image.save(unfinished, "JPEG", quality=85, optimize=True)
+    with _whole(path) as unfinished:
+        image.save(unfinished, "JPEG", quality=85, optimize=True)
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Lend another name to write to, which becomes the right one when all went well."""
+    unfinished = path.with_name(path.name + ".part")
+    yield unfinished
     unfinished.replace(path)
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(path.name + ".part")
 
 
 def _corrupted(images: Pixels, name: str, severity: int, *, seed: int, device: str) -> Pixels:
@@ -129,8 +151,11 @@ def _corrupted(images: Pixels, name: str, severity: int, *, seed: int, device: s
     return corrupted
 
 
-def _check(images: Pixels, chunk: int) -> None:
+def _check_chunk(chunk: int) -> None:
     if chunk < 1:
         raise BadSetting(f"chunk must be at least 1, not {chunk}")
+
+
+def _check_images(images: Pixels) -> None:
     if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8 or not len(images):
-        raise BadData(f"need uint8 images N×H×W×3, found {images.shape} of {images.dtype}")
+        raise BadData(f"corruptions need uint8 images N×H×W×3, found {images.shape} of {images.dtype}")
