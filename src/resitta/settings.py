@@ -49,7 +49,7 @@ def _type_trouble(value: object, hint: Any) -> str | None:
     if origin in (Union, UnionType):
         wrongs = [_type_trouble(value, option) for option in get_args(hint)]
         return None if None in wrongs else " or ".join(str(wrong) for wrong in wrongs)
-    fits, wanted = _fits(value, hint)
+    fits, wanted = _fits(value, origin or hint)
     return None if fits else wanted
 
 
@@ -61,6 +61,7 @@ def _fits(value: object, hint: Any) -> tuple[bool, str]:
         int: (isinstance(value, int) and not a_bool, "a whole number"),
         float: (isinstance(value, int | float) and not a_bool, "a number"),
         str: (isinstance(value, str), "a string"),
+        tuple: (isinstance(value, tuple), "a tuple"),
         type(None): (value is None, "None"),
     }
     return plain.get(hint, (callable(value), "callable"))

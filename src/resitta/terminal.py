@@ -9,6 +9,7 @@ from typing import Any
 
 from resitta.checks import check_method
 from resitta.errors import BadData, require
+from resitta.models import MODELS
 from resitta.registry import get_method, list_methods
 
 Bar = Callable[[int, int], None]
@@ -50,6 +51,17 @@ def print_methods() -> None:
         settings = ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(cls))
         summary = (cls.__doc__ or "").partition("\n")[0]
         table.add_row(name, summary, cls.needs.replace("_", " "), settings or "none", ", ".join(cls.presets))
+    console().print(table)
+
+
+def print_models() -> None:
+    """List the source networks with what they are for."""
+    table = require("rich.table", "cli").Table()
+    for heading in ("model", "what it is", "classes", "image side", "paper's table"):
+        table.add_column(heading)
+    for entry in MODELS.values():
+        row = (entry.name, entry.description, str(entry.classes), str(entry.image_size), str(entry.table or ""))
+        table.add_row(*row)
     console().print(table)
 
 

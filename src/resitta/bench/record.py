@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import platform
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,12 +83,12 @@ def write_json(path: Path, content: Any) -> None:
     """Write a file at once or not at all: a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(content, indent=1, default=_plain)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    Path(temporary).replace(path)
+    temporary.replace(path)
 
 
 def read_json(path: Path) -> Any:

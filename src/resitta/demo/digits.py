@@ -76,12 +76,13 @@ def train(digits: Digits, progress: Callable[[int, int], None] | None = None) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = digit_network()
-    optimizer = torch.optim.Adam(network.parameters())
+    optimizer = torch.optim.AdamW(network.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=STEPS)
     for done in range(STEPS):
         batch = torch.randint(TRAINING, (BATCH,), generator=generator)
         images = painted(moved(digits.train[batch], generator), generator)
-        loss = F.cross_entropy(network(images), labels[batch])
+        # Smoothed labels keep the network from being sure of everything: entropies then tell good samples from bad.
+        loss = F.cross_entropy(network(images), labels[batch], label_smoothing=0.1)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()

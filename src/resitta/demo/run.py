@@ -32,7 +32,7 @@ Normalising by the batch at hand (BN, TENT) fails on such a stream, since a batc
 keep a balanced memory and move the statistics slowly; ResiTTA also draws them back to the source."""
 
 
-def run_demo(out: Path, *, seed: int = 1, samples: int = 4000, retrain: bool = False) -> Path:
+def run_demo(out: Path, *, seed: int = 1, samples: int = 3000, retrain: bool = False) -> Path:
     """Run the five methods over one stream, print the table, write the page and return its path."""
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
     digits = load_digits()

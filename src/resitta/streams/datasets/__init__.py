@@ -10,7 +10,7 @@ from resitta.streams.datasets.arrays import ArrayImages
 from resitta.streams.datasets.base import ImageSet
 from resitta.streams.datasets.cifar import CifarBatches, CifarC
 from resitta.streams.datasets.folders import ImageFolder
-from resitta.streams.datasets.guess import open_images
+from resitta.streams.datasets.guess import holds_corruptions, open_images
 from resitta.streams.datasets.imagenet import ImageNetC
 from resitta.streams.datasets.zips import ImageZip
 
@@ -22,5 +22,6 @@ __all__ = [
     "ImageNetC",
     "ImageSet",
     "ImageZip",
+    "holds_corruptions",
     "open_images",
 ]

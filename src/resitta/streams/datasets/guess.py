@@ -38,6 +38,11 @@ def open_images(path: str | Path, **options: Any) -> ImageSet:
     return kind(place, **options)
 
 
+def holds_corruptions(path: str | Path) -> bool:
+    """Whether a place holds corrupted sets (CIFAR-C, ImageNet-C) rather than one set of images."""
+    return Path(path).is_dir() and _kind(Path(path)) in (CifarC, ImageNetC)
+
+
 def _kind(place: Path) -> Kind:
     if place.suffix.lower() == ".zip":
         return ImageZip

@@ -21,7 +21,7 @@ def test_check_reports_each_promise(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_check_takes_a_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    example = Path(__file__).parents[1] / "examples" / "own_method.py"
+    example = Path(__file__).parents[2] / "examples" / "own_method.py"
     mine = tmp_path / "mine.py"
     mine.write_text(example.read_text().replace('"slow-bn"', '"slow-bn-for-cli"'))
     assert main(["check", f"{mine}:slow-bn-for-cli"]) == 0

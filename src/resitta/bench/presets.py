@@ -1,0 +1,74 @@
+"""The paper's experiments as data: what `resitta reproduce` runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from resitta.bench.bench import Job
+from resitta.bench.paper import PAPER
+from resitta.bench.protocol import Protocol
+from resitta.errors import UnknownName, near
+from resitta.registry import create
+
+METHODS = ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta")
+SWEEPS = {"eta": "eta", "mature": "mature_age", "forget": "forget_age", "nu_b": "nu_b", "nu_m": "nu_m", "lr": "lr"}
+"""The names of the sweeps and the settings they vary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A data set of the paper: its source network, the preset of the methods, and the order of its stream."""
+
+    dataset: str
+    model: str
+    protocol: Protocol = field(default_factory=Protocol)
+
+
+TASKS = {
+    "cifar10": Task(dataset="cifar10", model="wrn28x10"),
+    "cifar100": Task(dataset="cifar100", model="resnext29"),
+    "imagenet": Task(dataset="imagenet", model="resnet50", protocol=Protocol(order="sorted")),
+}
+TABLES = {"table1": "cifar10", "table2": "cifar100", "table3": "imagenet"}
+EXPERIMENTS = (*TABLES, "ablation", *SWEEPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One table or figure of the paper: the task and the variants of methods to run on it."""
+
+    name: str
+    task: Task
+    variants: tuple[tuple[str, dict[str, Any]], ...]
+
+    def jobs(self, seeds: Sequence[int], methods: Sequence[str] = ()) -> list[Job]:
+        """All runs of the experiment; `methods` keeps only some of a main table's rows."""
+        wanted = [(name, s) for name, s in self.variants if not methods or name in methods]
+        made = [create(name, preset=self.task.dataset, **settings) for name, settings in wanted]
+        return [Job(method=method, seed=seed) for method in made for seed in seeds]
+
+
+def experiment(name: str, dataset: str | None = None) -> Experiment:
+    """Find an experiment by its name; sweeps and the ablation can be run on another data set than the paper's.
+
+    >>> experiment("table1").task.model
+    'wrn28x10'
+    >>> [settings["eta"] for _, settings in experiment("eta", "imagenet").variants]
+    [0.001, 0.005, 0.01, 0.05, 0.1]
+    """
+    if name not in EXPERIMENTS:
+        raise UnknownName(f"the paper has no experiment {name!r}. {near(name, EXPERIMENTS)}")
+    dataset = TABLES.get(name) or dataset or "cifar100"
+    if dataset not in TASKS:
+        raise UnknownName(f"the paper has no data set {dataset!r}. {near(dataset, TASKS)}")
+    return Experiment(name=name, task=TASKS[dataset], variants=tuple(_variants(name)))
+
+
+def _variants(name: str) -> list[tuple[str, dict[str, Any]]]:
+    if name in TABLES:
+        return [(method, {}) for method in METHODS]
+    if name == "ablation":
+        return [("resitta", dict(row.settings)) for row in PAPER.table4]
+    setting = SWEEPS[name]
+    kind = type(getattr(create("resitta"), setting))  # ages are whole numbers
+    return [("resitta", {setting: kind(value)}) for value in PAPER.sweep(setting).values]

@@ -1,0 +1,189 @@
+"""Commands that measure: bench, reproduce, report."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from resitta.bench.presets import EXPERIMENTS, METHODS
+from resitta.bench.protocol import Course, OrderName, Protocol
+from resitta.streams.corruptions import CORRUPTIONS
+from resitta.streams.order import WithinSlot
+
+Many = Parameter(consume_multiple=True)
+
+
+def bench(
+    model: str,
+    data: Path,
+    *,
+    checkpoint: Path | None = None,
+    methods: Annotated[tuple[str, ...], Many] = ("source", "bn", "tent", "rotta", "resitta"),
+    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    preset: str | None = None,
+    seeds: Annotated[tuple[int, ...], Many] = (1,),
+    corruptions: Annotated[tuple[str, ...], Many] = CORRUPTIONS,
+    severity: int = 5,
+    order: OrderName = "ptta",
+    delta: float = 0.1,
+    within_slot: WithinSlot = "blocks",
+    course: Course = "once",
+    visits: int = 1,
+    per_domain: int | None = None,
+    batch_size: int = 64,
+    size: int | None = None,
+    out: Path = Path("runs/bench"),
+    device: str = "cpu",
+) -> None:
+    """See which method helps a model of yours on images of yours.
+
+    Clean images are corrupted first (once; kept in the folder). Finished runs are kept too: the same command after an
+    interruption goes on where it stopped and ends with the same numbers.
+
+    Examples: resitta bench wrn28x10 CIFAR-10-C --checkpoint Standard.pt, or
+    resitta bench my_code.py:make_model photos/ --corruptions clean --methods source resitta --set resitta.eta=0.05
+
+    Parameters
+    ----------
+    model
+        A name of `resitta models`, timm:NAME, torchvision:NAME, package.module:function or path/to/file.py:function.
+    data
+        CIFAR-C or ImageNet-C as published, CIFAR batches, a folder or zip of class/image files.
+    checkpoint
+        Weights for the model: safetensors, or a torch file without code.
+    methods
+        The methods to compare; `resitta methods` lists them.
+    settings
+        Settings of methods: lr=5e-4 for every method that has it, resitta.eta=0.05 for one.
+    preset
+        The methods' named settings: cifar10, cifar100, imagenet.
+    seeds
+        Each seed makes a stream and a run of its own.
+    corruptions
+        The domains in their order; "clean" stands for the images as they are.
+    severity
+        1 (mild) to 5.
+    order
+        ptta: temporally correlated; sorted: by label; iid: shuffled; mixed: all domains at once.
+    delta
+        The Dirichlet parameter of ptta; smaller means more correlated.
+    within_slot
+        Whether classes come as blocks or shuffled inside a time slot of ptta.
+    course
+        once; gradual: severities 1 to 5 and back; recurring: see visits.
+    visits
+        How often the whole sequence of corruptions is visited.
+    per_domain
+        Use only so many images of each domain.
+    batch_size
+        Images per call of the adapter.
+    size
+        Resize and crop images of a folder or zip to this side.
+    out
+        The folder for records, corrupted images and the page.
+    device
+        cpu, cuda, cuda:1, ...
+    """
+    from resitta.cli.benching import run_bench  # noqa: PLC0415
+
+    protocol = Protocol(
+        corruptions=corruptions,
+        severity=severity,
+        order=order,
+        delta=delta,
+        within_slot=within_slot,
+        course=course,
+        visits=visits,
+        per_domain=per_domain,
+        batch_size=batch_size,
+    )
+    run_bench(
+        model,
+        data,
+        protocol,
+        checkpoint=checkpoint,
+        methods=methods,
+        settings=settings,
+        preset=preset,
+        seeds=seeds,
+        size=size,
+        out=out,
+        device=device,
+    )
+
+
+def reproduce(
+    experiment: Literal[EXPERIMENTS],  # type: ignore[valid-type]
+    data: Path,
+    checkpoint: Path,
+    *,
+    dataset: Literal["cifar10", "cifar100", "imagenet"] | None = None,
+    model: str | None = None,
+    methods: Annotated[tuple[str, ...], Many] = METHODS,
+    seeds: Annotated[tuple[int, ...], Many] = (1,),
+    per_domain: int | None = None,
+    out: Path | None = None,
+    device: str = "cpu",
+) -> None:
+    """Run a table, the ablation or a sweep of the paper, and put ours beside theirs.
+
+    The Source row must equal the paper's on the public weights and data; if it does not, the run says so loudly.
+
+    Example: resitta reproduce table1 CIFAR-10-C Standard.pt --seeds 1 2 3 --device cuda
+
+    Parameters
+    ----------
+    experiment
+        table1 (CIFAR-10-C), table2 (CIFAR-100-C), table3 (ImageNet-C), ablation, or the sweep of a setting.
+    data
+        The corrupted set as published (`resitta data fetch` gets it), or clean images to corrupt.
+    checkpoint
+        The weights of the source network.
+    dataset
+        For the ablation and the sweeps: the paper's column to compare with (default cifar100).
+    model
+        Another source network than the paper's.
+    methods
+        Only these rows of a table.
+    seeds
+        The paper used one seed, 1.
+    per_domain
+        Use only so many images of each corruption.
+    out
+        The folder for records, tables and the page (default runs/EXPERIMENT).
+    device
+        cpu, cuda, cuda:1, ...
+    """
+    from resitta.cli.benching import run_reproduction  # noqa: PLC0415
+
+    run_reproduction(
+        str(experiment),
+        data,
+        checkpoint,
+        dataset=dataset,
+        model=model,
+        methods=methods,
+        seeds=seeds,
+        per_domain=per_domain,
+        out=out or Path("runs") / str(experiment),
+        device=device,
+    )
+
+
+def report(
+    folder: Path,
+    *,
+    form: Annotated[Literal["text", "markdown", "csv", "latex", "html"], Parameter(name="--format")] = "text",
+) -> None:
+    """Turn the records of a folder into a table or a page.
+
+    Parameters
+    ----------
+    folder
+        Where a bench, a reproduction or the demo has put its records.
+    form
+        text, markdown, csv and latex are printed; html is written to FOLDER/index.html.
+    """
+    from resitta.cli.benching import print_report  # noqa: PLC0415
+
+    print_report(folder, form)

@@ -1,0 +1,182 @@
+"""What the measuring commands do: run jobs with progress bars, print tables, write pages."""
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from resitta.bench.bench import Bench, Job
+from resitta.bench.gold import gold_check
+from resitta.bench.paper import PAPER, PaperRow
+from resitta.bench.presets import SWEEPS, TABLES, Experiment, experiment
+from resitta.bench.protocol import Protocol, open_domains
+from resitta.bench.record import RunRecord, environment, load
+from resitta.errors import BadData, BadSetting, UnknownName, near
+from resitta.models import create as create_model
+from resitta.registry import create, get_method
+from resitta.report.charts import SweepCurve
+from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text
+from resitta.report.page import write_page
+from resitta.report.tables import error_table
+from resitta.terminal import bars, console
+
+FORMS = {"text": as_text, "markdown": as_markdown, "csv": as_csv, "latex": as_latex}
+Settings = Mapping[str, dict[str, Any]]
+
+
+def run_bench(
+    model: str,
+    data: Path,
+    protocol: Protocol,
+    *,
+    checkpoint: Path | None,
+    methods: Sequence[str],
+    settings: Sequence[str],
+    preset: str | None,
+    seeds: Sequence[int],
+    size: int | None,
+    out: Path,
+    device: str,
+) -> None:
+    """Compare methods on one model and one data set."""
+    changed = parse_settings(settings, methods)
+    made = [create(name, preset=preset, **changed[name]) for name in methods]
+    jobs = [Job(method=method, seed=seed) for method in made for seed in seeds]
+    options = {} if size is None else {"size": size}
+    runs = _run(protocol, jobs, model, data, checkpoint, out=out, device=device, options=options)
+    _publish(out, runs, title=f"{model} on {data.name}")
+
+
+def run_reproduction(
+    name: str,
+    data: Path,
+    checkpoint: Path,
+    *,
+    dataset: str | None,
+    model: str | None,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    per_domain: int | None,
+    out: Path,
+    device: str,
+) -> None:
+    """Run an experiment of the paper and compare."""
+    wanted = experiment(name, dataset)
+    protocol = replace(wanted.task.protocol, per_domain=per_domain)
+    jobs = wanted.jobs(seeds, methods)
+    if not jobs:
+        raise BadSetting(f"none of {', '.join(methods)} is part of {name}")
+    runs = _run(protocol, jobs, model or wanted.task.model, data, checkpoint, out=out, device=device, options={})
+    paper = PAPER.main(wanted.task.dataset) if name in TABLES else None
+    _publish(out, runs, title=f"The paper's {name} on {data.name}", paper=paper, sweeps=_sweep(wanted, runs))
+    if paper is not None:
+        _print_gold(runs, paper)
+
+
+def print_report(folder: Path, form: str) -> None:
+    """Print the records of a folder in one of the forms, or write its page."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise BadData(f"{folder} holds no records (*.json); give the --out folder of a bench")
+    runs = [load(path) for path in paths]
+    if form == "html":
+        page = write_page(folder / "index.html", title=folder.name, runs=runs)
+        console().print(f"written: {page}", highlight=False)
+    else:
+        console().print(FORMS[form](error_table(runs)), markup=False, highlight=False, soft_wrap=True)
+
+
+def parse_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Sort `key=value` and `method.key=value` by method; a plain key goes to every method that has it.
+
+    >>> parse_settings(["lr=0.01", "resitta.eta=0.05"], ["tent", "resitta"])
+    {'tent': {'lr': 0.01}, 'resitta': {'lr': 0.01, 'eta': 0.05}}
+    """
+    known = {name: [field.name for field in fields(get_method(name))] for name in methods}
+    sorted_out: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    for pair in pairs:
+        place, equals, text = pair.partition("=")
+        method, _, key = place.rpartition(".")
+        takers = [name for name in methods if key in known[name] and method in ("", name)]
+        if not equals:
+            raise BadSetting(f"--set takes key=value or method.key=value, found {pair!r}")
+        if not takers:
+            every = [f"{name}.{k}" for name, keys in known.items() for k in keys]
+            raise UnknownName(f"no method of this bench has the setting {place!r}. {near(place, every)}")
+        for name in takers:
+            sorted_out[name][key] = _value(text)
+    return sorted_out
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _run(
+    protocol: Protocol,
+    jobs: Sequence[Job],
+    model: str,
+    data: Path,
+    checkpoint: Path | None,
+    *,
+    out: Path,
+    device: str,
+    options: dict[str, Any],
+) -> list[RunRecord]:
+    network = create_model(model, checkpoint).to(_device(device))
+    with bars() as bar:
+        opening = bar("opening the data")
+        sets = open_domains(protocol, data, cache=out / "corrupted", device=device, progress=opening, **options)
+        about = {"model": model, "checkpoint": checkpoint and checkpoint.name, "data": data.name}
+        bench = Bench(protocol, network, sets, out, torch.device(device), about)
+        return bench.records(jobs, bar)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadSetting(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
+    return device
+
+
+def _publish(
+    out: Path,
+    runs: list[RunRecord],
+    *,
+    title: str,
+    paper: Mapping[str, PaperRow] | None = None,
+    sweeps: Sequence[SweepCurve] = (),
+) -> None:
+    table = error_table(runs, paper=paper)
+    for suffix, form in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
+        (out / f"table.{suffix}").write_text(form(table), encoding="utf-8")
+    page = write_page(out / "index.html", title=title, runs=runs, paper=paper, sweeps=sweeps, environment=environment())
+    console().print(as_rich(table))
+    console().print(f"Tables, records and the page are in {out}; open {page}", highlight=False, soft_wrap=True)
+
+
+def _sweep(wanted: Experiment, runs: Sequence[RunRecord]) -> list[SweepCurve]:
+    if wanted.name not in SWEEPS:
+        return []
+    setting = SWEEPS[wanted.name]
+    values = tuple(dict.fromkeys(run.settings[setting] for run in runs))
+    at = {value: [run.average for run in runs if run.settings[setting] == value] for value in values}
+    averages = tuple(sum(found) / len(found) for found in at.values())
+    return [SweepCurve(setting=setting, dataset=wanted.task.dataset, values=values, averages=averages)]
+
+
+def _print_gold(runs: Sequence[RunRecord], paper: Mapping[str, PaperRow]) -> None:
+    source = next((run for run in runs if run.method == "source"), None)
+    if source is None:
+        return
+    verdict = gold_check(source, paper["source"])
+    console().print(str(verdict), style="green" if verdict.passed else "bold red", highlight=False)

@@ -1,0 +1,48 @@
+"""Commands about the library itself: demo, methods, check, models."""
+
+from pathlib import Path
+
+from resitta.terminal import print_check, print_methods, print_models
+
+
+def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000, retrain: bool = False) -> None:
+    """See a real model recover: handwritten digits, 15 corruptions one after the other, five methods, one page.
+
+    Trains a small BatchNorm network on clean digits (once; it is cached), then lets a corrupted, temporally correlated
+    stream pass through Source, BN, TENT, RoTTA and ResiTTA, prints the errors and writes a page with figures.
+
+    Parameters
+    ----------
+    out
+        The folder for the page and the records.
+    seed
+        Fixes the stream's order and all randomness of the methods.
+    samples
+        Images per corruption. With only a few hundred the statistics have no time to follow.
+    retrain
+        Train the source network anew even if a cached one is there.
+    """
+    from resitta.demo.run import run_demo  # noqa: PLC0415  (needs the extra `demo`)
+
+    run_demo(out, seed=seed, samples=samples, retrain=retrain)
+
+
+def methods() -> None:
+    """List the methods, what they need, and their settings with defaults."""
+    print_methods()
+
+
+def check(method: str) -> None:
+    """Run the conformance suite on a method.
+
+    Parameters
+    ----------
+    method
+        A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
+    """
+    print_check(method)
+
+
+def models() -> None:
+    """List the source networks that can be named; any timm:NAME, torchvision:NAME or file.py:function works too."""
+    print_models()

@@ -1,0 +1,192 @@
+"""The measuring commands on real files, and every kind of trouble with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from resitta.bench.record import load
+from resitta.cli import main
+from resitta.errors import BadSetting, UnknownName
+
+MODEL = """
+from resitta.checks import tiny_network
+def make():
+    return tiny_network(classes=4)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "mine.py").write_text(MODEL)
+    rng = np.random.default_rng(0)
+    for label in "abcd":
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(20):
+            pixels = rng.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
+    return tmp_path
+
+
+BENCH = ["bench", "mine.py:make", "photos", "--size", "32", "--corruptions", "fog", "contrast", "--out", "out"]
+
+
+def test_a_bench_on_images_of_ones_own(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BENCH, "--methods", "source", "resitta", "--seeds", "1", "2", "--set", "resitta.eta=0.05"]) == 0
+    shown = capsys.readouterr().out
+    assert "ResiTTA" in shown
+    records = [load(path) for path in sorted((place / "out").glob("*.json"))]
+    assert [(r.method, r.seed) for r in records] == [("resitta", 1), ("resitta", 2), ("source", 1), ("source", 2)]
+    assert records[0].settings["eta"] == 0.05
+    assert records[0].samples == 160
+    page = (place / "out" / "index.html").read_text()
+    assert "<svg" in page
+    assert (place / "out" / "table.tex").read_text().count("\\\\") >= 3
+    for form, word in (("text", "Avg"), ("markdown", "| Source"), ("csv", "method"), ("latex", "toprule")):
+        assert main(["report", "out", "--format", form]) == 0
+        assert word.lower() in capsys.readouterr().out.lower()
+    assert main(["report", "out", "--format", "html"]) == 0
+
+
+def test_images_as_they_are(place: Path) -> None:
+    command = ["bench", "mine.py:make", "photos", "--size", "32", "--corruptions", "clean", "--methods", "source"]
+    assert main([*command, "--out", "out"]) == 0
+    (record,) = [load(path) for path in (place / "out").glob("*.json")]
+    assert record.domains == ("clean",)
+    assert not (place / "out" / "corrupted").exists()
+
+
+def test_reproducing_a_sweep_on_other_images(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from resitta.checks import tiny_network
+
+    torch.save(tiny_network(classes=4).state_dict(), "weights.pt")
+    command = ["reproduce", "eta", "photos.zip", "weights.pt", "--model", "mine.py:make", "--per-domain", "8"]
+    import zipfile
+
+    with zipfile.ZipFile("photos.zip", "w") as archive:
+        for path in sorted(Path("photos").rglob("*.png")):
+            archive.write(path, path.relative_to("photos"))
+    assert main([*command, "--out", "out"]) == 0
+    assert len(list((place / "out").glob("*.json"))) == 5
+    assert "0.005" in capsys.readouterr().out
+    table = ["reproduce", "table1", *command[2:], "--methods", "source", "--out", "gold"]
+    assert main(table) == 0
+    assert "GOLD CHECK FAILED" in capsys.readouterr().out.replace("\n", " ")
+
+
+def spoil_missing(place: Path) -> None:
+    (place / "photos").rename(place / "elsewhere")
+
+
+def spoil_not_an_image(place: Path) -> None:
+    (place / "photos" / "a" / "0.png").write_text("no image")
+
+
+def spoil_empty(place: Path) -> None:
+    for path in (place / "photos").rglob("*.png"):
+        path.unlink()
+
+
+def spoil_cifar(change: Callable[[Path], None]) -> Callable[[Path], None]:
+    def spoil(place: Path) -> None:
+        (place / "photos").rename(place / "elsewhere")
+        (place / "photos").mkdir()
+        for name in ("fog", "contrast"):
+            np.save(place / "photos" / f"{name}.npy", np.zeros((50, 32, 32, 3), np.uint8))
+        np.save(place / "photos" / "labels.npy", np.zeros(50, np.int64))
+        change(place / "photos")
+
+    return spoil
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_missing, "photos does not exist"),
+        (spoil_not_an_image, "0.png"),
+        (spoil_empty, "photos is no known data set"),
+        (spoil_cifar(lambda folder: (folder / "contrast.npy").unlink()), "contrast.npy"),
+        (spoil_cifar(lambda folder: (folder / "labels.npy").unlink()), "labels.npy"),
+        (spoil_cifar(lambda folder: truncate(folder / "fog.npy")), "fog.npy"),
+        (spoil_cifar(lambda folder: np.save(folder / "labels.npy", np.zeros(7, np.int64))), "labels.npy"),
+    ],
+)
+def test_damaged_data_gets_one_sentence(
+    place: Path, spoil: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(place)
+    size = [] if (place / "photos" / "fog.npy").exists() else ["--size", "32"]
+    command = ["bench", "mine.py:make", "photos", "--corruptions", "fog", "contrast", "--methods", "source", *size]
+    assert main(command) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "checkpoint", "words"),
+    [
+        ("mine.py:make", "missing.pt", "missing.pt"),
+        ("mine.py:make", "mine.py", "mine.py"),
+        ("wrn16x1", "weights.pt", "weights.pt"),
+        ("mine.py:nothing", None, "nothing"),
+        ("wrn28", None, "Did you mean 'wrn28x10'"),
+    ],
+)
+def test_a_wrong_model_or_checkpoint_gets_one_sentence(
+    place: Path, model: str, checkpoint: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from resitta.checks import tiny_network
+
+    torch.save(tiny_network(classes=4).state_dict(), "weights.pt")
+    command = ["bench", model, "photos", "--size", "32", *(["--checkpoint", checkpoint] if checkpoint else [])]
+    assert main(command) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--methods", "tnet"], "Did you mean 'tent'"),
+        (["--set", "etta=1"], "no method of this bench has the setting 'etta'"),
+        (["--set", "lr"], "--set takes key=value"),
+        (["--set", "lr=-1"], "lr must be > 0"),
+        (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+        (["--severity", "9"], "severity must be <= 5"),
+    ],
+)
+def test_wrong_options_get_one_sentence(
+    place: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "mine.py:make", "photos", "--size", "32", *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_folder_without_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "holds no records" in capsys.readouterr().err
+
+
+def test_settings_are_sorted_by_method() -> None:
+    from resitta.cli.benching import parse_settings
+
+    assert parse_settings(["norm=rbn", "per_sample=True"], ["tent", "resitta"]) == {
+        "tent": {},
+        "resitta": {"norm": "rbn", "per_sample": True},
+    }
+    with pytest.raises(UnknownName, match=r"Did you mean 'tent\.lr'"):
+        parse_settings(["tent.l=1"], ["tent"])
+    with pytest.raises(BadSetting, match="key=value"):
+        parse_settings(["lr"], ["tent"])

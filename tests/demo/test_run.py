@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resitta.bench.record import load
+from resitta.demo import digits, run
+
+
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RESITTA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(digits, "STEPS", 60)
+    return tmp_path / "out"
+
+
+def test_the_demo_writes_a_page_and_records(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = run.run_demo(quick, samples=70)
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<svg") >= 4
+    assert "Handwritten digits under corruption" in text
+    for name in run.METHODS:
+        record = load(quick / f"{name}.json")
+        assert len(record.errors) == 15
+        assert record.samples == 15 * 70
+    shown = capsys.readouterr().out
+    assert "ResiTTA" in shown
+    assert "index.html" in shown
+    run.run_demo(quick, samples=70)  # again, from the cache
+
+
+def test_the_stream_is_correlated_and_fresh() -> None:
+    stream = run.corrupted_stream(digits.load_digits(), 900, 1, lambda done, total: None)
+    assert len(stream) == 15 * 900
+    assert len(stream.names) == 15
+    labels = np.concatenate([batch.labels for batch in stream.batches(64)])
+    assert np.mean(labels[1:] == labels[:-1]) > 0.8, "neighbours mostly show the same digit"
+    first = stream.sets[0].read(np.arange(900)).flatten(1)
+    assert len(np.unique(first.numpy(), axis=0)) == 900, "no image comes twice in a domain"

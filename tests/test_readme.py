@@ -1,0 +1,46 @@
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(*languages: str) -> list[str]:
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_of_the_readme_runs(model: nn.Module) -> None:
+    names = {"model": model, "images": torch.rand(70, 3, 10, 10)}
+    for block in blocks("python"):
+        exec(block, names)
+    assert len(blocks("python")) >= 2
+
+
+def test_the_first_two_commands_are_the_newcomers() -> None:
+    first, second = blocks("sh")[:2]
+    assert first.strip().endswith("resitta demo")
+    assert second.strip().endswith("python -m pytest")
+    assert first.count("\n") == second.count("\n") == 1
+
+
+def test_ci_runs_the_second_command() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    awk = re.search(r"second_command=\$\((awk .*)\)\n", script)
+    assert awk is not None
+    found = subprocess.run(["bash", "-c", awk.group(1)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == blocks("sh")[1].strip()
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_every_method_is_listed() -> None:
+    for name in ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta"):
+        assert f"| `{name}` |" in README
