@@ -52,13 +52,14 @@ def main() -> None:
     """Run what has no record yet and print the table beside the paper's."""
     args = arguments()
     bench = open_bench(args)
-    task = BEDS[args.bed].task
-    methods = [create(name, preset=task) for name in args.methods]
+    task = TASKS[BEDS[args.bed].task]
+    methods = [create(name, preset=task.dataset) for name in args.methods]
     runs: list[RunRecord] = []
     for job in [Job(method=method, seed=seed) for method in methods for seed in args.seeds]:
         runs.append(bench.record(job))
         print(f"{job.title}: {runs[-1].average:.2f} %, {runs[-1].images_per_second:,.0f} images/s", flush=True)
-    print(as_text(error_table(runs, paper=PAPER.main(task))))
+    same_network = BEDS[args.bed].model == task.model
+    print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if same_network else None)))
 
 
 def arguments() -> argparse.Namespace:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from resitta.bench.record import load
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -44,3 +46,17 @@ def test_links_lead_somewhere(link: str) -> None:
 def test_every_method_is_listed() -> None:
     for name in ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta"):
         assert f"| `{name}` |" in README
+
+
+@pytest.mark.parametrize(
+    ("row", "folder"),
+    [("CIFAR-10, WRN-16-1,", "cifar10-wrn16x1"), ("CIFAR-10, WRN-28-10,", "cifar10-wrn28x10")],
+)
+def test_the_numbers_come_from_the_records(row: str, folder: str) -> None:
+    cells = re.search(rf"^\| {row}[^|]*\|(.*?)\|[^|]*\|$", README, flags=re.MULTILINE)
+    assert cells is not None
+    records = [load(path) for path in sorted((ROOT / "benchmarks" / "records" / folder).glob("*-1-*.json"))]
+    measured = {record.method: record.average for record in records}
+    shown = [cell.strip(" *") for cell in cells.group(1).split("|")]
+    for method, text in zip(("source", "bn", "tent", "rotta", "resitta"), shown, strict=True):
+        assert text == (f"{measured[method]:.1f}" if method in measured else "–"), method

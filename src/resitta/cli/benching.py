@@ -11,7 +11,7 @@ import torch
 from resitta.bench.bench import Bench, Job
 from resitta.bench.gold import gold_check
 from resitta.bench.paper import PAPER, PaperRow
-from resitta.bench.presets import SWEEPS, TABLES, Experiment, experiment
+from resitta.bench.presets import METHODS, SWEEPS, TABLES, Experiment, experiment
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.bench.record import RunRecord, environment, load
 from resitta.errors import BadData, BadSetting, UnknownName, near
@@ -81,7 +81,7 @@ def print_report(folder: Path, form: str) -> None:
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise BadData(f"{folder} holds no records (*.json); give the --out folder of a bench")
-    runs = [load(path) for path in paths]
+    runs = sorted((load(path) for path in paths), key=_rank)
     if form == "html":
         page = write_page(folder / "index.html", title=folder.name, runs=runs)
         console().print(f"written: {page}", highlight=False)
@@ -109,6 +109,11 @@ def parse_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, di
         for name in takers:
             sorted_out[name][key] = _value(text)
     return sorted_out
+
+
+def _rank(run: RunRecord) -> tuple[int, str, int]:
+    """The paper's methods in the paper's order, then others by name."""
+    return (METHODS.index(run.method) if run.method in METHODS else len(METHODS), run.method, run.seed)
 
 
 def _value(text: str) -> Any:

@@ -15,7 +15,7 @@ from resitta.streams.corruptions import corrupt, full_name
 from resitta.streams.datasets import ArrayImages, ImageSet
 from resitta.streams.order import Indices
 
-CHUNK = 500
+PIXELS_AT_ONCE = 2**21
 
 
 class Subset:
@@ -90,8 +90,9 @@ def _make(
     temporary = path.with_suffix(f".{os.getpid()}.tmp")  # a kill leaves no half-made file under the real name
     shape = (len(images), *images.read([0]).shape[1:])
     pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-    for start in range(0, len(images), CHUNK):
-        rows = np.arange(start, min(start + CHUNK, len(images)))
+    chunk = max(1, PIXELS_AT_ONCE // (shape[2] * shape[3]))
+    for start in range(0, len(images), chunk):
+        rows = np.arange(start, min(start + chunk, len(images)))
         pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
         if progress:
             progress(start, len(images))
