@@ -26,7 +26,7 @@ def source_run(*errors: float) -> RunRecord:
         nll=0,
         updates=0,
         seconds=1,
-        peak_memory_mb=1,
+        device_memory_mb=1,
     )
 
 

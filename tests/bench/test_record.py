@@ -30,7 +30,7 @@ def record() -> RunRecord:
         nll=0.5,
         updates=2,
         seconds=0.5,
-        peak_memory_mb=100.0,
+        device_memory_mb=100.0,
     )
 
 

@@ -42,7 +42,9 @@ def test_the_record_describes_the_run(model: nn.Module, stream: Stream) -> None:
     assert record.drift_over_time[-1] > 0
     assert record.seconds > 0
     assert record.images_per_second == pytest.approx(240 / record.seconds)
-    assert record.peak_memory_mb > 10
+    assert record.device_memory_mb == 0
+    assert record.host_memory_mb is not None
+    assert 0 <= record.host_memory_mb < 500
 
 
 def test_watch_sees_the_adapter(model: nn.Module, stream: Stream) -> None:

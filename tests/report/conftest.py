@@ -29,7 +29,7 @@ def make_run() -> Callable[..., RunRecord]:
             "nll": 0.75,
             "updates": 3,
             "seconds": 0.5,
-            "peak_memory_mb": 64.0,
+            "device_memory_mb": 64.0,
         }
         values.update(changes)
         count, samples = len(values["domains"]), values["samples"]

@@ -21,7 +21,9 @@ FORMAT = 1
 class RunRecord:
     """One method on one stream. Errors are per cent; traces hold one value per `window` samples.
 
-    `borders` holds the sample at which each domain begins; it is empty when domains are mixed.
+    `borders` holds the sample at which each domain begins; it is empty when domains are mixed. `device_memory_mb` is
+    the peak of an accelerator's memory, `host_memory_mb` what the process came to hold beyond the model and the open
+    data (None where it was not measured).
     """
 
     method: str
@@ -42,7 +44,8 @@ class RunRecord:
     nll: float
     updates: int
     seconds: float
-    peak_memory_mb: float
+    device_memory_mb: float
+    host_memory_mb: float | None = None
 
     @property
     def average(self) -> float:

@@ -1,9 +1,9 @@
 """The loop: a stream through an adapter, measured."""
 
 import resource
-import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -32,6 +32,7 @@ def run(
     """
     device = adapter.source.device
     metrics, drift, seconds, done = Metrics(), DriftTrace(len(stream), points // 3), 0.0, 0
+    host = HostMemory()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     for batch in stream.batches(batch_size, device):
@@ -41,6 +42,7 @@ def run(
         seconds += time.perf_counter() - begin
         done += len(batch.labels)
         drift.look(adapter, done)
+        host.look()
         if progress:
             progress(done, len(stream))
         if watch:
@@ -66,7 +68,8 @@ def run(
         nll=metrics.nll(),
         updates=stats.updates,
         seconds=seconds,
-        peak_memory_mb=_peak_memory_mb(device),
+        device_memory_mb=_device_memory_mb(device),
+        host_memory_mb=host.growth,
     )
 
 
@@ -85,9 +88,32 @@ class DriftTrace:
             self.values.append(round(adapter.stats.mean_drift, 5))
 
 
-def _peak_memory_mb(device: torch.device) -> float:
-    """Peak of the device for an accelerator, of the whole process for the CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+class HostMemory:
+    """The most memory the process held at a time, beyond what it held at first, in MB.
+
+    Only anonymous memory counts: pages of memory-mapped images are the system's to take back.
+    """
+
+    def __init__(self) -> None:
+        self.first = self.most = self._now()
+
+    def look(self) -> None:
+        """Take a reading."""
+        self.most = max(self.most, self._now())
+
+    @property
+    def growth(self) -> float:
+        """The peak so far."""
+        return self.most - self.first
+
+    @staticmethod
+    def _now() -> float:
+        status = Path("/proc/self/status")
+        if not status.exists():  # elsewhere than on Linux: the process's all-time peak is the best there is
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        line = next(line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
+        return int(line.split()[1]) / 2**10
+
+
+def _device_memory_mb(device: torch.device) -> float:
+    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else 0.0

@@ -124,7 +124,7 @@ def _performance(group: Group) -> dict[str, Any]:
         "nll": group.mean(lambda run: run.nll),
         "speed": group.mean(lambda run: run.images_per_second),
         "updates": group.mean(lambda run: run.updates),
-        "memory": group.mean(lambda run: run.peak_memory_mb),
+        "memory": group.mean(lambda run: run.device_memory_mb or run.host_memory_mb or 0.0),
     }
 
 
