@@ -30,7 +30,7 @@ def test_corrupting_in_the_layout_of_cifar_c(photos: Path, tmp_path: Path, capsy
 
 def test_corrupting_in_the_layout_of_imagenet_c(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = ["corrupt", str(photos), str(out), "--size", "32", "--layout", "imagenet", "--corruptions", "contrast"]
+    command = ["corrupt", str(photos), str(out), "--size", "32", "--layout", "folders", "--corruptions", "contrast"]
     assert main(command) == 0
     assert len(list(out.glob("contrast/5/*/*.JPEG"))) == 6
     assert sorted(folder.name for folder in (out / "contrast" / "1").iterdir()) == ["00000", "00001"]

@@ -14,7 +14,7 @@ def corrupt(
     data: Path,
     out: Path,
     *,
-    layout: Literal["cifar", "imagenet"] = "cifar",
+    layout: Literal["arrays", "folders"] = "arrays",
     corruptions: Annotated[tuple[str, ...], Many] = CORRUPTIONS,
     size: int | None = None,
     seed: int = 0,
@@ -29,7 +29,8 @@ def corrupt(
     out
         The folder to write to; what is already there is kept.
     layout
-        cifar: one NAME.npy per corruption and labels.npy; imagenet: NAME/SEVERITY/CLASS/IMAGE.JPEG.
+        arrays: one NAME.npy per corruption and labels.npy, as CIFAR-C; folders: NAME/SEVERITY/CLASS/IMAGE.JPEG, as
+        ImageNet-C.
     corruptions
         Which ones (default: the paper's 15); speckle_noise, gaussian_blur, spatter and saturate exist too.
     size

@@ -28,7 +28,7 @@ def run_corrupt(
             tracks.setdefault(what, bar(what) if what not in tracks else tracks[what])(done, total)
 
         options: dict[str, Any] = {"corruptions": names, "seed": seed, "device": device, "progress": progress}
-        if layout == "cifar":
+        if layout == "arrays":
             write_cifar_c(out, _pixels(images), images.labels, **options)
         else:
             write_imagenet_c(out, list(_pictures(images)), **options)
