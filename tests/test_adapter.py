@@ -309,7 +309,7 @@ def test_a_state_dict_is_a_snapshot(model: nn.Module) -> None:
         lambda state: state["_extra_state"].update(method="tent"),
         lambda state: state["_extra_state"].pop("generator"),
         lambda state: state["learner.bank._extra_state"].update(births=torch.zeros(3)),
-        lambda state: state.update({"learner.teacher.model.1.source_mean": torch.zeros(99)}),
+        lambda state: state.update({"learner.networks.teacher.model.1.source_mean": torch.zeros(99)}),
     ],
 )
 def test_a_state_that_does_not_fit_leaves_the_adapter_as_it_was(model: nn.Module, spoil: Callable[[Any], Any]) -> None:
@@ -369,7 +369,7 @@ def test_stats_tell_the_truth(model: nn.Module) -> None:
     assert stats.bank is not None
     assert (stats.bank.occupancy, stats.bank.capacity, sum(stats.bank.per_class)) == (64, 64, 64)
     assert list(stats.drift) == ["1", "4"]
-    teacher = adapter.learner.get_submodule("teacher.model.1.layer")
+    teacher = adapter.learner.get_submodule("networks.teacher.model.1.layer")
     source = model.get_submodule("1")
     gap = (teacher.running_mean - source.running_mean).square().sum()  # type: ignore[operator]
     gap = gap + (teacher.running_var.sqrt() - source.running_var.sqrt()).square().sum()  # type: ignore[operator]

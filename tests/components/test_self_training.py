@@ -1,10 +1,13 @@
+import copy
 import math
 
 import pytest
 import torch
 from torch import nn
 
-from resitta.components.self_training import follow, soft_cross_entropy
+from resitta.components.bn_layers import BatchStatisticsBN
+from resitta.components.network import Network
+from resitta.components.self_training import SelfTraining, follow, seeded_view, soft_cross_entropy
 
 
 def test_the_loss_is_the_cross_entropy_of_the_paper() -> None:
@@ -56,3 +59,29 @@ def test_the_rates_zero_and_one() -> None:
 def test_networks_of_different_shape_are_not_mixed_up() -> None:
     with pytest.raises(ValueError, match="zip"):
         follow(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nu=0.1)
+
+
+def test_one_update_by_hand(model: nn.Module) -> None:
+    images, weights = torch.rand(6, 3, 10, 10), torch.rand(6)
+    nets = SelfTraining(Network(model), BatchStatisticsBN, view=lambda x: x * 0.5, lr=0.1, nu=0.25)
+    before = [p.detach().clone() for p in nets.student.parameters()]
+    twin = copy.deepcopy(nets)
+    targets = twin.teacher(images).softmax(1)
+    loss = (-(targets * twin.student(images * 0.5).log_softmax(1)).sum(1) * weights).mean()
+    gradients = torch.autograd.grad(loss, list(twin.student.parameters()))
+    nets.update(images, weights)
+    for start, gradient, student, teacher in zip(
+        before, gradients, nets.student.parameters(), nets.teacher.parameters(), strict=True
+    ):
+        expected = start - 0.1 * gradient / (gradient.abs() + 1e-8)  # Adam's first step
+        torch.testing.assert_close(student.detach(), expected, atol=1e-4, rtol=0)
+        torch.testing.assert_close(teacher.detach(), 0.75 * start + 0.25 * expected, atol=1e-4, rtol=0)
+    assert all(p.grad is None for p in nets.parameters())
+
+
+def test_a_view_of_the_users_is_kept_and_none_draws_from_the_generator() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert seeded_view(torch.sigmoid, generator, per_sample=False) is torch.sigmoid
+    view = seeded_view(None, generator, per_sample=False)
+    images = torch.rand(2, 3, 32, 32)
+    assert not torch.equal(view(images), view(images))

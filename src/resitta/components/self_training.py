@@ -1,9 +1,16 @@
 """Self-training: a student learns the soft labels of a teacher, the teacher follows the student slowly."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm, updating_statistics
 from resitta.components.entropy import log_probabilities
+from resitta.components.network import Network, Trained, View
+from resitta.components.optimizer import Adam
+from resitta.components.views import strong_view
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
@@ -28,3 +35,47 @@ def follow(teacher: nn.Module, student: nn.Module, nu: float) -> None:
     """
     for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
         slow.lerp_(fast, nu)
+
+
+def seeded_view(view: View | None, generator: torch.Generator, *, per_sample: bool) -> View:
+    """The user's view, or the paper's strong view drawing from a generator."""
+    return view or partial(strong_view, generator=generator, per_sample=per_sample)
+
+
+class SelfTraining(nn.Module):
+    """A teacher and a student that share every parameter they do not train; calling it asks the teacher."""
+
+    def __init__(
+        self,
+        network: Network,
+        wrap: Callable[[BatchNorm], AdaptiveBN],
+        *,
+        view: View,
+        lr: float,
+        nu: float,
+        train: Trained = "affine",
+    ) -> None:
+        super().__init__()
+        self.teacher = network.fork(train).with_bn(wrap).requires_grad_(False)
+        self.student = network.fork(train).with_bn(wrap)
+        self.optimizer = Adam(self.student.parameters(), lr=lr)
+        self.view = view
+        self.nu = nu
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the teacher's logits."""
+        logits: Tensor = self.teacher(images)
+        return logits
+
+    def update(self, images: Tensor, weights: Tensor | None = None) -> None:
+        """Train the student on the strong view, towards what the teacher says of the plain images.
+
+        Both networks move their statistics in this pass; the teacher's parameters follow after the student's step.
+        """
+        strong = self.student.augment(images, self.view)
+        with updating_statistics(self):
+            targets = self.teacher(images)
+            logits = self.student(strong)
+        losses = soft_cross_entropy(logits, targets)
+        self.optimizer.descend((losses if weights is None else losses * weights.to(losses)).mean())
+        follow(self.teacher, self.student, self.nu)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -12,8 +11,7 @@ from resitta.components.bn_layers import BatchStatisticsBN
 from resitta.components.network import Network, Trained, View
 from resitta.components.optimizer import Adam
 from resitta.components.randomness import device_generator
-from resitta.components.self_training import follow, soft_cross_entropy
-from resitta.components.views import strong_view
+from resitta.components.self_training import follow, seeded_view, soft_cross_entropy
 from resitta.method import Learner, Method, Needs
 from resitta.registry import register
 from resitta.settings import setting
@@ -64,7 +62,7 @@ class CoTTALearner(Learner):
         self.teacher = network.fork("all").with_bn(BatchStatisticsBN).requires_grad_(False)
         self.student = network.fork("all").with_bn(BatchStatisticsBN)
         self.optimizer = Adam(self.student.parameters(), lr=method.lr)
-        self.view = method.strong_view or partial(strong_view, generator=generator, per_sample=method.per_sample)
+        self.view = seeded_view(method.strong_view, generator, per_sample=method.per_sample)
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits, averaged over augmented copies when the source is unsure of the batch."""

@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN, updating_statistics
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.components.entrobank import EntroBank
 from resitta.components.network import Network, Trained, View
-from resitta.components.optimizer import Adam
 from resitta.components.resibn import ResiBN
 from resitta.components.robust_bn import RobustBN
-from resitta.components.self_training import follow, soft_cross_entropy
-from resitta.components.views import strong_view
+from resitta.components.self_training import SelfTraining, seeded_view
 from resitta.method import Learner, Method
 from resitta.registry import register
 from resitta.settings import setting
@@ -77,10 +74,14 @@ class ResiTTALearner(Learner):
     def __init__(self, method: ResiTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
-        self.teacher = network.fork(method.train).with_bn(method.normalization).requires_grad_(False)
-        self.student = network.fork(method.train).with_bn(method.normalization)
-        self.optimizer = Adam(self.student.parameters(), lr=method.lr)
-        self.view = method.strong_view or partial(strong_view, generator=generator, per_sample=method.per_sample)
+        self.networks = SelfTraining(
+            network,
+            method.normalization,
+            view=seeded_view(method.strong_view, generator, per_sample=method.per_sample),
+            lr=method.lr,
+            nu=method.nu_m,
+            train=method.train,
+        )
         self.bank = EntroBank(
             method.capacity,
             generator=generator,
@@ -93,11 +94,11 @@ class ResiTTALearner(Learner):
 
     def deployed(self) -> Network | None:
         """The teacher, whose statistics are ordinary running statistics unless AdBN takes them from each batch."""
-        return None if self.method.norm == "adbn" else self.teacher
+        return None if self.method.norm == "adbn" else self.networks.teacher
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        logits: Tensor = self.teacher(images)
+        logits: Tensor = self.networks(images)
         return logits
 
     def step(self, images: Tensor) -> Tensor:
@@ -108,23 +109,13 @@ class ResiTTALearner(Learner):
         return logits
 
     def update(self) -> None:
-        """One adaptation on everything in the bank."""
+        """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
         if self.bank.size == 0:
             return
-        images = self.bank.samples
-        strong = self.student.augment(images, self.view)
-        with updating_statistics(self):
-            targets = self.teacher(images)
-            logits = self.student(strong)
-        self.optimizer.descend(soft_cross_entropy(logits, targets).mean())
-        self.align()
-        follow(self.teacher, self.student, self.method.nu_m)
-        self.updates += 1
-        if self.method.refresh:
-            self.bank.rescore(self.predict(images))
-
-    def align(self) -> None:
-        """Let every ResiBN of both networks take one soft-alignment step."""
-        for layer in self.modules():
+        self.networks.update(self.bank.samples)
+        for layer in self.networks.modules():
             if isinstance(layer, ResiBN):
                 layer.align(self.method.eta)
+        self.updates += 1
+        if self.method.refresh:
+            self.bank.rescore(self.predict(self.bank.samples))

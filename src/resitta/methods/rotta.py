@@ -8,13 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import updating_statistics
 from resitta.components.cstu import CSTU
 from resitta.components.network import Network, View
-from resitta.components.optimizer import Adam
 from resitta.components.robust_bn import RobustBN
-from resitta.components.self_training import follow, soft_cross_entropy
-from resitta.components.views import strong_view
+from resitta.components.self_training import SelfTraining, seeded_view
 from resitta.method import Learner, Method
 from resitta.registry import register
 from resitta.settings import setting
@@ -55,20 +52,18 @@ class RoTTALearner(Learner):
     def __init__(self, method: RoTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
+        view = seeded_view(method.strong_view, generator, per_sample=method.per_sample)
         rbn = partial(RobustBN, alpha=method.alpha)
-        self.teacher = network.fork("affine").with_bn(rbn).requires_grad_(False)
-        self.student = network.fork("affine").with_bn(rbn)
-        self.optimizer = Adam(self.student.parameters(), lr=method.lr)
+        self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu)
         self.bank = CSTU(method.capacity)
-        self.view = method.strong_view or partial(strong_view, generator=generator, per_sample=method.per_sample)
 
     def deployed(self) -> Network:
         """The teacher."""
-        return self.teacher
+        return self.networks.teacher
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        logits: Tensor = self.teacher(images)
+        logits: Tensor = self.networks(images)
         return logits
 
     def step(self, images: Tensor) -> Tensor:
@@ -82,13 +77,6 @@ class RoTTALearner(Learner):
         """One adaptation on everything in the memory; recent samples weigh more."""
         if self.bank.size == 0:
             return
-        images = self.bank.samples
-        strong = self.student.augment(images, self.view)
-        with updating_statistics(self):
-            targets = self.teacher(images)
-            logits = self.student(strong)
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
-        weights = timeliness(ages).to(logits)
-        self.optimizer.descend((soft_cross_entropy(logits, targets) * weights).mean())
-        follow(self.teacher, self.student, self.method.nu)
+        self.networks.update(self.bank.samples, weights=timeliness(ages))
         self.updates += 1
