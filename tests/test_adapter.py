@@ -63,7 +63,7 @@ def test_a_method_object_is_taken_as_it_is(model: nn.Module) -> None:
         (lambda m: resitta.adapt(m, "tent", Lr=1), UnknownName, "tent has no setting 'Lr'. Did you mean 'lr'"),
         (lambda m: resitta.adapt(m, preset="cifar"), UnknownName, "no preset 'cifar'. Did you mean 'cifar10'"),
         (lambda m: resitta.adapt(m, lr=-1.0), BadSetting, "lr must be > 0, found -1.0"),
-        (lambda m: resitta.adapt(m, eta=float("nan")), BadSetting, "eta must be >= 0, found nan"),
+        (lambda m: resitta.adapt(m, eta=float("nan")), BadSetting, "eta must be a finite number, found nan"),
         (lambda m: resitta.adapt(m, capacity=1.5), BadSetting, "capacity must be a whole number, found 1.5"),
         (lambda m: resitta.adapt(m, norm="bn"), BadSetting, "norm must be one of 'resibn', 'rbn', 'adbn', found 'bn'"),
         (lambda m: resitta.adapt(m, non_finite=cast(Any, "drop")), BadSetting, "non_finite must be 'raise' or 'skip'"),
@@ -204,7 +204,7 @@ def test_output_selects_the_logits(model: nn.Module, wrap: Callable[[Tensor], An
             r"returned a dict with keys \['logits'\], not logits; select them with output=",
         ),
         (lambda y: {"logits": y}, "logit", "output='logit' selects nothing from a dict"),
-        (lambda y: y[:, 0], None, r"float logits of shape \(4, classes\), found \(4,\)"),
+        (lambda y: y[:, 0], None, r"float logits of shape \(4, classes\), with at least two classes, found \(4,\)"),
         (lambda y: y[:1], None, r"found \(1, 5\)"),
         (lambda y: y.argmax(1, keepdim=True).expand(-1, 5), None, "of torch.int64"),
     ],
@@ -425,3 +425,159 @@ def test_cuda_agrees_with_the_cpu(model: nn.Module, method: str) -> None:
     cpu, cuda = resitta.adapt(model, method), resitta.adapt(model, method).to("cuda")
     cpu(images(40)), cuda(images(40).cuda())
     resitta.check_method(method, device="cuda")
+
+
+# --- what real models do ----------------------------------------------------------------------------------------------
+
+
+class Around(nn.Module):
+    """The small network inside a forward pass of one's own."""
+
+    def __init__(self, net: nn.Module, forward: Callable[[nn.Module, Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.way = net, forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way(self.net, x)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_model_that_normalises_in_place_changes_nobodys_images(model: nn.Module, method: str) -> None:
+    inside = Around(model, lambda net, x: net(x.sub_(0.5).div_(0.25)))
+    outside = Around(model, lambda net, x: net((x - 0.5) / 0.25))
+    one, other = resitta.adapt(inside, method), resitta.adapt(outside, method)
+    for seed in range(3):
+        batch = images(60, seed)
+        before = batch.clone()
+        assert torch.equal(one(batch), other(batch))
+        assert torch.equal(batch, before)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_finite(model: nn.Module, method: str, dtype: torch.dtype) -> None:
+    if method == "cotta" and dtype == torch.float16:
+        with pytest.raises(UnsuitableModel, match="float16 parameters are too coarse to train"):
+            resitta.adapt(model.to(dtype), method)
+        return
+    adapter = resitta.adapt(model.to(dtype), method)
+    for seed in range(4):
+        logits = adapter(images(64, seed).to(dtype))
+    assert logits.dtype == dtype
+    assert logits.isfinite().all()
+    if method in ("source", "rotta", "resitta"):
+        assert {p.dtype for p in adapter.export().parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_prediction_that_is_not_finite_is_not_learned_from(model: nn.Module, method: str) -> None:
+    def spoil(net: nn.Module, x: Tensor) -> Tensor:
+        logits: Tensor = net(x)
+        return torch.where((x.mean((1, 2, 3)) > 0.95)[:, None], torch.nan, logits)
+
+    adapter = resitta.adapt(Around(model, spoil), method)
+    batch = images(80)
+    batch[7] = 1.0
+    adapter(batch)
+    assert adapter(images(80, seed=1)).isfinite().all()
+    assert adapter.stats.mean_entropy == adapter.stats.mean_entropy, "not NaN"
+
+
+def test_a_model_that_reads_its_layers_attributes_works(model: nn.Module) -> None:
+    def read(net: nn.Module, x: Tensor) -> Any:
+        layer: Any = net.get_submodule("1")
+        return net(x) + 0 * layer.num_features * layer.weight.sum()
+
+    reads = Around(model, read)
+    assert torch.equal(resitta.adapt(reads)(images(70)), resitta.adapt(model)(images(70)))
+
+
+@pytest.mark.parametrize("method", ["tent", "resitta"])
+def test_a_model_without_gradients_is_refused_in_words(model: nn.Module, method: str) -> None:
+    frozen = Around(model, torch.no_grad()(lambda net, x: net(x)))
+    with pytest.raises(UnsuitableModel, match="forward pass disables gradients; use method='bn'"):
+        resitta.adapt(frozen, method)(images(64))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, AssertionError])
+def test_whatever_a_model_says_against_images_is_passed_on(model: nn.Module, error: type[Exception]) -> None:
+    def refuse(net: nn.Module, x: Tensor) -> Tensor:
+        raise error("only squares")
+
+    with pytest.raises(BadImages, match="the model refused images of shape .*: only squares"):
+        resitta.adapt(Around(model, refuse))(images(2))
+
+
+def test_reset_inside_a_pause_stays_paused(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    with adapter.paused():
+        adapter.reset()
+        adapter(images(4))
+    assert adapter.stats.samples == 0
+
+
+def test_assigning_a_state_is_refused(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, "tent")
+    with pytest.raises(BadState, match="assign=True would take the tensors away"):
+        adapter.load_state_dict(adapter.state_dict(), assign=True)
+
+
+@pytest.mark.parametrize("method", ["bn", "cotta", "resitta"])
+def test_bad_frames_change_no_good_ones_prediction_even_when_paused(model: nn.Module, method: str) -> None:
+    adapter = resitta.adapt(model, method, non_finite="skip")
+    good = images(20)
+    with adapter.paused():
+        expected = adapter(good)
+        mixed = adapter(torch.cat([good, torch.full((3, 3, 10, 10), torch.nan)]))
+    assert torch.equal(mixed[:20], expected)
+
+
+def test_notes_statistics_drift_too(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, "note")
+    adapter(images(130))
+    assert adapter.stats.mean_drift > 0
+
+
+@pytest.mark.parametrize("normalized", [0.5, (0.5,), ("a", "b"), ((0.5,), (0.0,)), ((0.5, 0.5), (1.0,))])
+def test_a_wrong_normalisation_is_refused(model: nn.Module, normalized: Any) -> None:
+    with pytest.raises(BadSetting, match="normalized"):
+        resitta.adapt(model, normalized=normalized)
+
+
+def test_normalized_images_of_low_precision_are_taken(model: nn.Module) -> None:
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    black = (
+        (torch.zeros(2, 3, 10, 10) - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    ).bfloat16()
+    assert resitta.adapt(model, normalized=(mean, std))(black).shape == (2, 5)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_scripted_and_lazy_models_are_refused_in_words(model: nn.Module) -> None:
+    with pytest.raises(UnsuitableModel, match="compiled to TorchScript"):
+        resitta.adapt(torch.jit.script(model), "source")
+    with pytest.raises(UnsuitableModel, match="uninitialised lazy layers"):
+        resitta.adapt(nn.Sequential(nn.LazyBatchNorm2d(affine=False)))
+
+
+def test_layers_hidden_in_a_plain_list_are_refused_in_words(model: nn.Module) -> None:
+    hidden = Around(model, lambda net, x: net(x))
+    vars(hidden)["steps"] = [model.get_submodule("1")]
+    with pytest.raises(UnsuitableModel, match=r"Around keeps BatchNorm layers in the plain list 'steps'.*ModuleList"):
+        resitta.adapt(hidden)
+
+
+def test_a_default_device_elsewhere_does_not_matter(model: nn.Module) -> None:
+    for method in ("cotta", "note", "rotta", "resitta"):
+        adapter = (
+            resitta.adapt(model, method, capacity=8) if method != "cotta" else resitta.adapt(model, method, views=1)
+        )
+        batch = images(70)
+        with torch.device("meta"):
+            assert adapter(batch).device.type == "cpu"
+
+
+def test_export_keeps_what_the_caller_had_frozen(model: nn.Module) -> None:
+    next(model.parameters()).requires_grad_(False)
+    flags = [p.requires_grad for p in resitta.adapt(model).export().parameters()]
+    assert flags == [False] + [True] * (len(flags) - 1)

@@ -26,6 +26,18 @@ def test_a_model_of_the_users_is_checked_and_left_alone() -> None:
     assert mine.training
 
 
+def test_a_model_that_returns_more_than_logits_is_checked() -> None:
+    class Answers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = tiny_network()
+
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            return {"logits": self.net(x)}
+
+    assert resitta.check_method("tent", model=Answers(), output="logits")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Broken(Tent):
     """Breaks one promise, named by `how`."""
@@ -42,6 +54,8 @@ class BrokenLearner(TentLearner):
         self.how = method.how
         self.source = (network,)
         self.kept: list[Tensor] = []
+        self.arrays: list[Any] = []
+        self.total: Any = 0.0
         self.calls = 0
 
     def predict(self, images: Tensor) -> Tensor:
@@ -55,6 +69,10 @@ class BrokenLearner(TentLearner):
         logits = super().step(images)
         if self.how == "keeps everything":
             self.kept.append(images.clone())
+        if self.how == "keeps arrays":
+            self.arrays.append(images.numpy().copy())
+        if self.how == "keeps a graph":
+            self.total = self.total + sum(p.sum() for p in self.network.parameters())
         if self.how == "global randomness":
             logits = logits + torch.rand(())
         if self.how == "forgets state":
@@ -74,6 +92,8 @@ class BrokenLearner(TentLearner):
     [
         ("learns while paused", "paused_changes_nothing"),
         ("keeps everything", "memory_is_bounded"),
+        ("keeps arrays", "memory_is_bounded"),
+        ("keeps a graph", "memory_is_bounded"),
         ("global randomness", "reset_is_bit_exact|same_seed"),
         ("forgets state", "state_dict_continues"),
         ("writes into the model", "model_of_the_caller_is_unchanged"),

@@ -48,4 +48,6 @@ def test_channels_must_agree_with_normalized() -> None:
 
 
 def test_a_network_without_tensors_takes_cpu_floats() -> None:
-    assert check_form(torch.rand(2, 3, 8, 8), Network(nn.Identity())).dtype == torch.float32
+    network = Network(nn.Identity())
+    check_form(torch.rand(2, 3, 8, 8), network)
+    assert (network.device.type, network.dtype) == ("cpu", torch.float32)

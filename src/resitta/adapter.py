@@ -1,16 +1,16 @@
 """`adapt(model, "resitta")` wraps a classifier; calling the result predicts a batch and learns from it."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import bn_layers
+from resitta.components.bn_layers import BatchNorm, bn_layers
 from resitta.components.entropy import entropy
-from resitta.components.network import Network, Output
+from resitta.components.network import Network, Normalized, Output
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.inputs import NonFinite, check_form, check_values
 from resitta.method import Method
@@ -25,7 +25,7 @@ def adapt(
     preset: str | None = None,
     seed: int = 0,
     output: Output = None,
-    normalized: tuple[Sequence[float], Sequence[float]] | None = None,
+    normalized: Normalized | None = None,
     non_finite: NonFinite = "raise",
     **settings: Any,
 ) -> "Adapter":
@@ -65,16 +65,19 @@ class Adapter(nn.Module):
         *,
         seed: int = 0,
         output: Output = None,
-        normalized: tuple[Sequence[float], Sequence[float]] | None = None,
+        normalized: Normalized | None = None,
         non_finite: NonFinite = "raise",
     ) -> None:
         super().__init__()
         if non_finite not in ("raise", "skip"):
             raise BadSetting(f"non_finite must be 'raise' or 'skip', found {non_finite!r}")
+        if not isinstance(seed, int):
+            raise BadSetting(f"seed must be a whole number, found {seed!r}")
         check_model(model, method)
         self.method = method
         self.seed = seed
         self.non_finite = non_finite
+        self.learning = True
         self.generator = torch.Generator()
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
@@ -89,7 +92,6 @@ class Adapter(nn.Module):
     def reset(self) -> None:
         """Go back to the source, bit for bit: the learner starts anew."""
         self.samples = 0
-        self.learning = True
         self.generator.manual_seed(self.seed)
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
@@ -97,17 +99,14 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
-        images = check_form(images, self.source)
+        check_form(images, self.source)
         # A caller's inference_mode forbids training even under enable_grad, and its tensors cannot enter a graph.
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
             finite = check_values(images, self.source, self.non_finite)
-            if finite is None:
-                return self._step(images) if self.learning else self._predict(images)
-            images = images.nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
-            if not self.learning or not finite.any():
-                return self._predict(images)
-            return self._step_over(images, finite)
+            images = images.to(self.source.dtype)
+            answer = self._step if self.learning else self._predict
+            return answer(images) if finite is None else self._answer_around(images, finite, answer)
 
     def _predict(self, images: Tensor) -> Tensor:
         """Predict only; random views a method may use leave no trace."""
@@ -122,16 +121,19 @@ class Adapter(nn.Module):
         """Predict and learn."""
         logits = self.learner.step(images).detach()
         self.samples += len(images)
-        batch_mean = entropy(logits.float()).mean()
-        self.mean_entropy = torch.lerp(self.mean_entropy.to(batch_mean), batch_mean, len(images) / self.samples)
+        before, batch = self.mean_entropy.to(logits.device), entropy(logits.float()).nanmean()
+        after = before.lerp(batch, len(images) / self.samples)
+        self.mean_entropy = torch.where(after.isfinite(), after, before)
         return logits
 
-    def _step_over(self, images: Tensor, finite: Tensor) -> Tensor:
-        """Predict all, learn from the finite ones."""
-        skipped = self._predict(images[~finite])
-        learned = self._step(images[finite])
-        logits = learned.new_empty((len(images), learned.shape[1]))
-        logits[~finite], logits[finite] = skipped, learned
+    def _answer_around(self, images: Tensor, finite: Tensor, answer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Answer the finite images as if they came alone; the others are repaired and only predicted."""
+        repaired = images[~finite].nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
+        skipped = self._predict(repaired)
+        logits = skipped.new_empty((len(images), skipped.shape[1]))
+        logits[~finite] = skipped
+        if finite.any():
+            logits[finite] = answer(images[finite])
         return logits
 
     @contextmanager
@@ -146,13 +148,14 @@ class Adapter(nn.Module):
     @property
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
-        memory, deployed = self.learner.memory(), self.learner.deployed()
+        memory = self.learner.memory()
+        network = next(module for module in self.learner.modules() if isinstance(module, Network))
         return Stats(
             samples=self.samples,
             updates=self.learner.updates,
             mean_entropy=float(self.mean_entropy),
             bank=None if memory is None else bank_stats(memory),
-            drift={} if deployed is None else drift(deployed.model, self.source.model),
+            drift=drift(network.model, self.source.model),
         )
 
     def export(self) -> nn.Module:
@@ -172,10 +175,12 @@ class Adapter(nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
+        if assign:
+            raise BadState("assign=True would take the tensors away from the optimizer; load without it")
         before = self.state_dict()
         with torch.inference_mode(False):
             try:
-                return super().load_state_dict(state_dict, strict, assign)
+                return super().load_state_dict(state_dict, strict)
             except Exception as error:
                 super().load_state_dict(before)
                 reason = " ".join(str(error).split())
@@ -213,7 +218,10 @@ class Adapter(nn.Module):
             if tensor.data_ptr() == 0:
                 return fn(tensor)
             if place not in moved:
-                moved[place] = (tensor.detach(), fn(tensor))  # the old one stays alive, so its address stays unique
+                moved[place] = (
+                    tensor.detach(),
+                    fn(tensor.detach()),
+                )  # the old one stays alive, so its address stays unique
             return moved[place][1]
 
         with torch.inference_mode(False):
@@ -227,8 +235,11 @@ def check_model(model: nn.Module, method: Method) -> None:
     if not isinstance(model, nn.Module):
         raise UnsuitableModel(f"the model must be a torch.nn.Module, found {type(model).__name__}")
     kind = type(model).__name__
-    if any(nn.parameter.is_lazy(p) for p in model.parameters()):
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsuitableModel(f"{kind} is compiled to TorchScript; pass the module it was made from")
+    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
+    _check_hidden_layers(model)
     layers = bn_layers(model)
     if method.needs != "nothing" and not layers:
         raise UnsuitableModel(f"{method.name} needs BatchNorm layers; {kind} has none. Use method='source' or 'lame'.")
@@ -236,3 +247,12 @@ def check_model(model: nn.Module, method: Method) -> None:
     if method.needs == "running_statistics" and bare:
         lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
         raise UnsuitableModel(f"{method.name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
+
+
+def _check_hidden_layers(model: nn.Module) -> None:
+    """Refuse BatchNorm layers that a module reaches past torch's own bookkeeping, where no wrapper can stand."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):
+                place = f"{type(module).__name__} keeps BatchNorm layers in the plain list {name!r}"
+                raise UnsuitableModel(f"{place}; make it a torch.nn.ModuleList, so that they can be found")

@@ -68,7 +68,7 @@ def near(name: str, known: Iterable[str]) -> str:
     >>> near("zzz", ["tent", "note"])
     'Known: note, tent.'
     """
-    names = sorted(known)
+    names = sorted(filter(None, known))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
 

@@ -11,11 +11,11 @@ from resitta.errors import BadImages, NonFiniteImages
 
 NonFinite = Literal["raise", "skip"]
 ROUNDING = 1e-3
-"""How far a pixel may leave [0, 1]: what half precision and resizing round off."""
+"""How far a pixel may leave [0, 1] at least; images of low precision may leave it by what they round off."""
 
 
-def check_form(images: Any, network: Network) -> Tensor:
-    """Refuse anything but a batch of float images for this network, and give it the network's precision."""
+def check_form(images: Any, network: Network) -> None:
+    """Refuse anything but a batch of float images for this network."""
     if not isinstance(images, Tensor):
         raise BadImages(f"images must be a torch.Tensor, found {type(images).__name__}; try torch.as_tensor(images)")
     shape = tuple(images.shape)
@@ -31,7 +31,6 @@ def check_form(images: Any, network: Network) -> Tensor:
     if images.device != network.device:
         move = f"images.to({str(network.device)!r}) or adapter.to({str(images.device)!r})"
         raise BadImages(f"images are on {images.device}, the model is on {network.device}; call {move}")
-    return images.to(network.dtype)
 
 
 def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
@@ -46,7 +45,8 @@ def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Ten
         if not finite.any():
             return finite
         low, high = torch.stack(pixels[finite].aminmax()).tolist()
-    if low < -ROUNDING or high > 1 + ROUNDING:
+    rounding = max(ROUNDING, torch.finfo(images.dtype).eps)
+    if low < -rounding or high > 1 + rounding:
         raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {_range_hint(low, high, network)}")
     return finite
 

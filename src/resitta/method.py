@@ -56,7 +56,7 @@ class Method(ABC):
 
     name: ClassVar[str] = ""
     needs: ClassVar[Needs] = "running_statistics"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -45,7 +45,7 @@ def get_method(name: str) -> type[Method]:
 def create(method: str | Method, *, preset: str | None = None, **settings: Any) -> Method:
     """Make a method from its name, or change settings of a given one; a preset comes before the settings."""
     if not isinstance(method, str | Method):
-        raise BadSetting(f"a method is a name or an instance such as methods.Tent(), found {method!r}")
+        raise BadSetting(f"a method is a name or an instance such as methods.Tent(), found a {type(method).__name__}")
     cls = get_method(method) if isinstance(method, str) else type(method)
     values = {} if preset is None else dict(_preset(cls, preset))
     values.update(settings)

@@ -13,6 +13,8 @@ resitta.errors.BadSetting: lr must be > 0, found -1; its default is 0.001
 """
 
 import dataclasses
+import math
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -58,8 +60,8 @@ def _fits(value: object, hint: Any) -> tuple[bool, str]:
     a_bool = isinstance(value, bool)
     plain = {
         bool: (a_bool, "True or False"),
-        int: (isinstance(value, int) and not a_bool, "a whole number"),
-        float: (isinstance(value, int | float) and not a_bool, "a number"),
+        int: (isinstance(value, Integral) and not a_bool, "a whole number"),
+        float: (isinstance(value, Real) and not a_bool and math.isfinite(value), "a finite number"),
         str: (isinstance(value, str), "a string"),
         tuple: (isinstance(value, tuple), "a tuple"),
         type(None): (value is None, "None"),
@@ -69,7 +71,7 @@ def _fits(value: object, hint: Any) -> tuple[bool, str]:
 
 def _range_trouble(value: Any, bounds: Any) -> str | None:
     """Say which bound the value breaks; NaN breaks every bound."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, Real) or isinstance(value, bool):
         return None
     low, above, high = bounds.get("at_least"), bounds.get("above"), bounds.get("at_most")
     if low is not None and not value >= low:

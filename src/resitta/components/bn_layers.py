@@ -6,6 +6,7 @@ A wrapper keeps the caller's own layer and calls it, so subclasses of BatchNorm 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,8 @@ def replace_layers(model: nn.Module, kind: type[nn.Module], make: Callable[[nn.M
     made: dict[int, nn.Module] = {}
     places = [(name, m) for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, kind)]
     for name, layer in places:
-        made[id(layer)] = made.get(id(layer)) or make(layer)
+        if id(layer) not in made:
+            made[id(layer)] = make(layer)
         if not name:
             return made[id(layer)]
         model.set_submodule(name, made[id(layer)])
@@ -43,6 +45,14 @@ class AdaptiveBN(nn.Module):
         super().__init__()
         self.layer = layer
         self.updating = False
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:  # some models read num_features, eps or weight of their layers
+            if name == "layer" or name.startswith("__"):
+                raise
+            return getattr(self.layer, name)
 
     def statistics(self) -> tuple[Tensor, Tensor] | None:
         """Return the mean and variance the layer normalises with, if it has its own."""

@@ -23,8 +23,8 @@ def penultimate(
     [(4, 2), (4, 7)]
     """
     if callable(where):
-        return network(images), _flat(where(images))
-    seen: list[Tensor] = []
+        return network(images), _pooled(where(images), channels_last=False)
+    seen: list[Any] = []
     hooks = [module.register_forward_hook(_keep(seen, where is None)) for module in _watched(network, where)]
     try:
         logits = network(images)
@@ -34,7 +34,7 @@ def penultimate(
     if not seen or not isinstance(seen[-1], Tensor):
         wanted = "Linear or 1×1 convolution ran as a head" if where is None else f"tensor came out of module {where!r}"
         raise UnsuitableModel(f"no {wanted}; name another module with features=")
-    return logits, _flat(seen[-1])
+    return logits, seen[-1]
 
 
 def _watched(network: Network, where: str | None) -> list[nn.Module]:
@@ -51,11 +51,18 @@ def _is_head(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or pointwise
 
 
-def _keep(seen: list[Tensor], take_input: bool) -> Callable[[nn.Module, Any, Any], None]:
-    def hook(_module: nn.Module, inputs: Any, output: Any) -> None:
-        seen[:] = [inputs[0] if take_input else output]
+def _keep(seen: list[Any], take_input: bool) -> Callable[[nn.Module, Any, Any], None]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        kept = inputs[0] if take_input else output
+        is_tensor = isinstance(kept, Tensor)
+        seen[:] = [_pooled(kept, channels_last=isinstance(module, nn.Linear)) if is_tensor else kept]
 
     return hook
+
+
+def _pooled(features: Tensor, *, channels_last: bool) -> Tensor:
+    """Average over positions; a Linear layer has its channels last, a convolution after the batch."""
+    return features.flatten(1, -2).mean(dim=1) if channels_last and features.ndim > 2 else _flat(features)
 
 
 def _flat(features: Tensor) -> Tensor:

@@ -42,14 +42,15 @@ class InstanceAwareBN(AffineOnly):
 
     def _batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
         axes = [axis for axis in range(x.ndim) if axis != 1]
-        var, mean = torch.var_mean(x, axes, correction=1)
+        var, mean = torch.var_mean(x.to(self.mean.dtype), axes, correction=1)
         self.mean = self.mean.lerp(mean.detach(), self.momentum)
         self.var = self.var.lerp(var.detach(), self.momentum)
         return mean, var
 
     def _corrected(self, x: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         positions = math.prod(x.shape[2:])
-        instance_var, instance_mean = torch.var_mean(x, list(range(2, x.ndim)), correction=1, keepdim=True)
+        values, axes = x.to(self.mean.dtype), list(range(2, x.ndim))
+        instance_var, instance_mean = torch.var_mean(values, axes, correction=1, keepdim=True)
         spread = var + self.layer.eps
         mean_error = torch.sqrt(spread / positions)
         var_error = spread * math.sqrt(2 / (positions - 1))

@@ -130,4 +130,4 @@ def random_choice(slots: NDArray[np.int64], generator: torch.Generator) -> int:
     >>> random_choice(np.array([7]), torch.Generator())
     7
     """
-    return int(slots[int(torch.randint(len(slots), (), generator=generator))])
+    return int(slots[int(torch.randint(len(slots), (), generator=generator, device="cpu"))])

@@ -7,6 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from resitta.errors import UnsuitableModel
+
 
 class Adam(nn.Module):
     """torch's Adam without weight decay. With nothing to train (layers without affine parameters) a step does nothing.
@@ -20,12 +22,17 @@ class Adam(nn.Module):
     def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float) -> None:
         super().__init__()
         trained = list(parameters)
+        if any(p.dtype == torch.float16 for p in trained):
+            raise UnsuitableModel("float16 parameters are too coarse to train; give the model in float32 or bfloat16")
         self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999)) if trained else None
 
     def descend(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss."""
-        if self.adam is None:
+        """Take one step down the gradient of a loss; one that is not finite is passed over."""
+        if self.adam is None or not loss.isfinite():
             return
+        if not loss.requires_grad:
+            reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
+            raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
         self.adam.zero_grad()
         torch.autograd.backward(loss)
         self.adam.step()

@@ -29,7 +29,7 @@ class PBRS(Memory):
         largest = np.flatnonzero(counts == counts.max())
         if label not in largest:
             label = random_choice(largest, self.generator)
-        elif torch.rand((), generator=self.generator) > counts[label] / self.seen[label]:
+        elif torch.rand((), generator=self.generator, device="cpu") > counts[label] / self.seen[label]:
             return None
         return random_choice(np.flatnonzero(self.labels == label), self.generator)
 

@@ -18,5 +18,5 @@ def device_generator(generator: torch.Generator, device: torch.device | str) -> 
     >>> torch.equal(torch.randn(5, generator=noise), torch.randn(5, generator=again))
     True
     """
-    seed = int(torch.randint(2**63 - 1, (), generator=generator))
+    seed = int(torch.randint(2**63 - 1, (), generator=generator, device="cpu"))
     return torch.Generator(device=device).manual_seed(seed)

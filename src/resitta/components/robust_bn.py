@@ -30,7 +30,7 @@ class AffineOnly(AdaptiveBN):
 
     def normalize(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         """Normalise with statistics that broadcast against x, then apply the layer's affine part."""
-        result: Tensor = self.layer((x - mean) * torch.rsqrt(var + self.layer.eps))
+        result: Tensor = self.layer(((x - mean) * torch.rsqrt(var + self.layer.eps)).to(x.dtype))
         return result
 
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, updating_statistics
 from resitta.components.entropy import log_probabilities
-from resitta.components.network import Network, Trained, View
+from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
-from resitta.components.views import strong_view
+from resitta.components.views import View, strong_view
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def seeded_view(view: View | None, generator: torch.Generator, *, per_sample: bo
 
 
 class SelfTraining(nn.Module):
-    """A teacher and a student that share every parameter they do not train; calling it asks the teacher."""
+    """A teacher and a student that share every parameter they do not train."""
 
     def __init__(
         self,
@@ -62,10 +62,9 @@ class SelfTraining(nn.Module):
         self.view = view
         self.nu = nu
 
-    def forward(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        logits: Tensor = self.teacher(images)
-        return logits
+        return self.teacher(images)
 
     def update(self, images: Tensor, weights: Tensor | None = None) -> None:
         """Train the student on the strong view, towards what the teacher says of the plain images.

@@ -110,7 +110,7 @@ class ViewParameters:
         """Draw `count` rows of parameters for images of this size."""
 
         def uniform(low: float, high: float) -> Tensor:
-            return torch.empty(count, dtype=torch.float64).uniform_(low, high, generator=generator)
+            return torch.empty(count, dtype=torch.float64, device="cpu").uniform_(low, high, generator=generator)
 
         # Half a side is padded at each end; the motion goes up to 1/16 of the padded side.
         reach = [(side + 2 * (side // 2)) / 16 for side in (width, height)]
@@ -175,7 +175,7 @@ def blur(images: Tensor, sigma: Tensor) -> Tensor:
     >>> blur(torch.ones(1, 1, 6, 7), torch.tensor([0.5])).shape
     torch.Size([1, 1, 2, 3])
     """
-    distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1)
+    distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device="cpu")
     taps = torch.exp(-0.5 * (distance / sigma[:, None]) ** 2)
     weights = [per_image(tap, images) for tap in (taps / taps.sum(1, keepdim=True)).unbind(1)]
     return _weigh(_weigh(images, weights, dim=3), weights, dim=2)

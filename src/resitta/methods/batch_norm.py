@@ -1,8 +1,7 @@
 """BN: normalise with the statistics of the test batch; the weights stay as they are (Nado et al., 2020)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +18,6 @@ class BatchNormAdapt(Method):
     """Prediction-time batch normalisation. Helps on shuffled streams, hurts when a batch holds few classes."""
 
     needs: ClassVar[Needs] = "batch_norm"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     @property
     def trains(self) -> Trained:
@@ -40,7 +38,6 @@ class BatchNormLearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits under the batch's own statistics."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     step = predict

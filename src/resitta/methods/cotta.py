@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.network import Network, Trained, View
+from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
 from resitta.components.randomness import device_generator
 from resitta.components.self_training import follow, seeded_view, soft_cross_entropy
+from resitta.components.views import View
 from resitta.method import Learner, Method, Needs
 from resitta.registry import register
 from resitta.settings import setting
@@ -68,8 +69,7 @@ class CoTTALearner(Learner):
         """Return the teacher's logits, averaged over augmented copies when the source is unsure of the batch."""
         confidence = self.anchor(images).softmax(dim=1).amax(dim=1).mean()
         if confidence >= self.method.threshold:
-            plain: Tensor = self.teacher(images)
-            return plain
+            return self.teacher(images)
         copies = [self.teacher(self.teacher.augment(images, self.view)) for _ in range(self.method.views)]
         return torch.stack(copies).mean(dim=0)
 

@@ -1,8 +1,8 @@
 """LAME: leave the model alone, let neighbours in feature space agree (Boudiaf et al., CVPR 2022)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ class LAME(Method):
     """
 
     needs: ClassVar[Needs] = "nothing"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     affinity: Affinity = "knn"
     neighbours: int = setting(5, at_least=1)
@@ -91,7 +90,9 @@ class LAMELearner(Learner):
     def predict(self, images: Tensor) -> Tensor:
         """Return the corrected log-probabilities."""
         logits, features = penultimate(self.network, images, self.method.features)
-        kernel = affinities(features, self.method.affinity, self.method.neighbours)
-        return laplacian(log_probabilities(logits), kernel, self.method.steps, self.method.tolerance)
+        precision = torch.promote_types(logits.dtype, torch.float32)  # distances need more than half precision
+        kernel = affinities(features.to(precision), self.method.affinity, self.method.neighbours)
+        log_p = log_probabilities(logits.to(precision))
+        return laplacian(log_p, kernel, self.method.steps, self.method.tolerance).to(logits.dtype)
 
     step = predict

@@ -1,9 +1,7 @@
 """NOTE: instance-aware batch normalisation and prediction-balanced reservoir sampling (Gong et al., NeurIPS 2022)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,8 +21,6 @@ from resitta.settings import setting
 @dataclass(frozen=True, kw_only=True)
 class NOTE(Method):
     """Settings as its authors' code has them; `k` counts standard errors in IABN."""
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     lr: float = setting(1e-4, above=0)
     k: float = setting(4.0, at_least=0)
@@ -50,8 +46,7 @@ class NOTELearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits; each sample is normalised on its own."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, fill the memory, and update whenever `update_every` further samples have come."""

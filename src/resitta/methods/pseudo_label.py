@@ -1,8 +1,7 @@
 """PL: train on one's own predictions as if they were labels (Lee, 2013)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +24,6 @@ class PseudoLabel(Method):
     """
 
     needs: ClassVar[Needs] = "batch_norm"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     lr: float = setting(1e-3, above=0)
     threshold: float = setting(0.0, at_least=0, at_most=1)
@@ -57,8 +55,7 @@ class PseudoLabelLearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits under the batch's own statistics."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then train on the predictions."""

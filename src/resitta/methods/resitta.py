@@ -9,10 +9,11 @@ from torch import Tensor
 
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.components.entrobank import EntroBank
-from resitta.components.network import Network, Trained, View
+from resitta.components.network import Network, Trained
 from resitta.components.resibn import ResiBN
 from resitta.components.robust_bn import RobustBN
 from resitta.components.self_training import SelfTraining, seeded_view
+from resitta.components.views import View
 from resitta.method import Learner, Method
 from resitta.registry import register
 from resitta.settings import setting
@@ -98,8 +99,7 @@ class ResiTTALearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        logits: Tensor = self.networks(images)
-        return logits
+        return self.networks.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, fill the bank, and update whenever `update_every` further samples have come."""

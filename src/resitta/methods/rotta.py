@@ -1,17 +1,16 @@
 """RoTTA: robust batch normalisation, a category-balanced memory, time-aware self-training (Yuan et al., CVPR 2023)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from resitta.components.cstu import CSTU
-from resitta.components.network import Network, View
+from resitta.components.network import Network
 from resitta.components.robust_bn import RobustBN
 from resitta.components.self_training import SelfTraining, seeded_view
+from resitta.components.views import View
 from resitta.method import Learner, Method
 from resitta.registry import register
 from resitta.settings import setting
@@ -21,8 +20,6 @@ from resitta.settings import setting
 @dataclass(frozen=True, kw_only=True)
 class RoTTA(Method):
     """Settings as its authors' code has them; `alpha` is the rate of RBN, `nu` that of the teacher."""
-
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     lr: float = setting(1e-3, above=0)
     alpha: float = setting(0.05, at_least=0, at_most=1)
@@ -63,8 +60,7 @@ class RoTTALearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        logits: Tensor = self.networks(images)
-        return logits
+        return self.networks.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, fill the memory, and update whenever `update_every` further samples have come."""

@@ -1,8 +1,7 @@
 """Source: the model as it was trained, in eval mode. What every other method has to beat."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +17,6 @@ class Source(Method):
     """No adaptation at all."""
 
     needs: ClassVar[Needs] = "nothing"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     @property
     def trains(self) -> Trained:
@@ -39,8 +37,7 @@ class SourceLearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the source model's logits."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     step = predict
 

@@ -1,8 +1,7 @@
 """TENT: minimise the entropy of the predictions on the batch at hand (Wang et al., ICLR 2021)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +21,6 @@ class Tent(Method):
     """One Adam step per batch on the mean entropy; trains the BatchNorm affine parameters, on batch statistics."""
 
     needs: ClassVar[Needs] = "batch_norm"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
 
     lr: float = setting(1e-3, above=0)
 
@@ -41,8 +39,7 @@ class TentLearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits under the batch's own statistics."""
-        logits: Tensor = self.network(images)
-        return logits
+        return self.network(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then make these predictions more certain."""
