@@ -51,6 +51,11 @@ def test_whatever_defines_a_run_changes_its_file(bench: Bench, model: nn.Module)
     assert len(paths) == 6
 
 
+def test_the_title_names_what_was_changed() -> None:
+    assert Job(method=create("resitta", eta=0.05), seed=3).title == "resitta, eta=0.05, seed 3"
+    assert Job(method=create("tent"), seed=1).title == "tent, seed 1"
+
+
 def test_the_digest_sees_every_weight(model: nn.Module) -> None:
     before = weights_digest(model)
     assert weights_digest(model) == before

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,10 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What a progress bar says."""
-        return f"{self.method.name}, seed {self.seed}"
+        """What a progress bar says: the method, the settings that are not its defaults, the seed."""
+        values = [(field, getattr(self.method, field.name)) for field in fields(self.method)]
+        changed = [f"{field.name}={value}" for field, value in values if value != field.default]
+        return ", ".join([self.method.name, *changed, f"seed {self.seed}"])
 
 
 @dataclass(frozen=True)

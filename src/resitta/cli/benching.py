@@ -1,6 +1,8 @@
 """What the measuring commands do: run jobs with progress bars, print tables, write pages."""
 
 import ast
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -164,7 +166,15 @@ def _publish(
     table = error_table(runs, paper=paper)
     for suffix, form in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
         (out / f"table.{suffix}").write_text(form(table), encoding="utf-8")
-    page = write_page(out / "index.html", title=title, runs=runs, paper=paper, sweeps=sweeps, environment=environment())
+    page = write_page(
+        out / "index.html",
+        title=title,
+        runs=runs,
+        paper=paper,
+        sweeps=sweeps,
+        environment=environment(),
+        commands=[shlex.join(["resitta", *sys.argv[1:]])] if Path(sys.argv[0]).name == "resitta" else [],
+    )
     console().print(as_rich(table))
     console().print(f"Tables, records and the page are in {out}; open {page}", highlight=False, soft_wrap=True)
 

@@ -22,10 +22,10 @@ _OTHERS = {
 
 
 def hero(groups: Sequence[Group]) -> Group:
-    """The group a report is about: ResiTTA where it was run, otherwise the adapting method with the lowest error."""
+    """The group a report is about: the best ResiTTA where it was run, otherwise the best adapting method."""
     ours = [group for group in groups if group.method == "resitta"]
     adapting = [group for group in groups if group.method != "source"] or list(groups)
-    return ours[0] if ours else min(adapting, key=lambda group: group.average)
+    return min(ours or adapting, key=lambda group: group.average)
 
 
 def colours(groups: Sequence[Group]) -> dict[str, str]:
