@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
-from resitta.components.entrobank import EntroBank
+from resitta.components.indexed_entrobank import IndexedEntroBank
 from resitta.components.network import Network, Trained
 from resitta.components.resibn import ResiBN
 from resitta.components.robust_bn import RobustBN
@@ -83,7 +83,7 @@ class ResiTTALearner(Learner):
             nu=method.nu_m,
             train=method.train,
         )
-        self.bank = EntroBank(
+        self.bank = IndexedEntroBank(
             method.capacity,
             generator=generator,
             forget_age=method.forget_age,

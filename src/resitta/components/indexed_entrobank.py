@@ -1,0 +1,66 @@
+"""EntroBank for large and busy banks: the same decisions, without looking at every sample for each."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from resitta.components.bank_index import BankIndex, Outlook
+from resitta.components.entrobank import EntroBank
+
+
+class IndexedEntroBank(EntroBank):
+    """Decides exactly as `EntroBank`; the cost of one sample does not grow with the capacity.
+
+    >>> import numpy as np, torch
+    >>> bank = IndexedEntroBank(2, generator=torch.Generator())
+    >>> bank.add(torch.rand(3, 3, 4, 4), np.array([0, 0, 1]), np.array([0.9, 0.5, 0.7]))
+    >>> sorted(bank.entropies.tolist())
+    [0.5, 0.7]
+    """
+
+    def __init__(self, capacity: int, **rules: Any) -> None:
+        super().__init__(capacity, **rules)
+        self.index = BankIndex()
+        self.outlook: Outlook | None = None
+
+    def admit(self, label: int, entropy: float) -> int | None:
+        """Decide by the index and keep it up to date."""
+        full = self.size == self.capacity
+        slot = self._leaving(entropy) if full else self.size
+        if slot is not None:
+            if full:
+                self.index.remove(slot, int(self.all_labels[slot]))
+            self.index.add(slot, label, self.clock, entropy)
+            self.outlook = None
+        return slot
+
+    def _leaving(self, entropy: float) -> int | None:
+        """Algorithm 1, lines 9 to 23."""
+        if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
+            return super().admit(-1, entropy)
+        mature_by = -math.inf if self.mature_age is None else self.clock - self.mature_age
+        found = self.outlook
+        if found is None or found.next_mature <= mature_by:
+            found = self.outlook = self.index.outlook(mature_by)
+        if self.forget_age is not None and self.clock - found.oldest_birth >= self.forget_age:
+            return found.oldest
+        if found.overconfident is not None:
+            return found.overconfident
+        return found.highest if entropy < found.highest_entropy else None
+
+    def rescore(self, logits: Tensor) -> None:
+        """Replace labels and entropies, and with them the index."""
+        super().rescore(logits)
+        self._reindex()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take everything back from a `state_dict`; the index follows from it."""
+        super().set_extra_state(state)
+        self._reindex()
+
+    def _reindex(self) -> None:
+        self.index, self.outlook = BankIndex(), None
+        for slot in self.births[: self.size].argsort().tolist():
+            label, birth, entropy = self.all_labels[slot], self.births[slot], self.all_entropies[slot]
+            self.index.add(slot, int(label), int(birth), float(entropy))
