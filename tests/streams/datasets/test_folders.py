@@ -36,8 +36,8 @@ def test_classes_and_files_are_sorted(root: Path) -> None:
     assert images.read([]).shape == (0, 3, 6, 8)
 
 
-def test_default_size_is_imagenets(root: Path) -> None:
-    assert ImageFolder(root).read([0, 1]).shape == (2, 3, 224, 224)
+def test_a_size_asks_for_scaling_and_cropping(root: Path) -> None:
+    assert ImageFolder(root, size=224).read([0, 1]).shape == (2, 3, 224, 224)
 
 
 def test_hidden_files_and_files_beside_the_classes_are_skipped(root: Path) -> None:

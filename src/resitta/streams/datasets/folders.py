@@ -11,19 +11,19 @@ from resitta.streams.datasets.files import FileImages, labelled
 class ImageFolder(FileImages):
     """Images as `root/<class>/<name>.png`; the class is the place of its folder in sorted order.
 
-    Hidden files are skipped, and so are files beside the class folders. Images are scaled and cropped to
-    `size` as for ImageNet (256/224); give None for images that are stored in their final size.
+    Hidden files are skipped, and so are files beside the class folders. Images keep their stored size, which must be
+    the same for all, unless `size` asks for ImageNet's scaling and cropping.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> root = tempfile.TemporaryDirectory()
     >>> (Path(root.name) / "cat").mkdir()
     >>> Image.new("RGB", (640, 480)).save(f"{root.name}/cat/tom.png")
-    >>> ImageFolder(root.name).read([0]).shape
+    >>> ImageFolder(root.name, size=224).read([0]).shape
     torch.Size([1, 3, 224, 224])
     """
 
-    def __init__(self, root: str | Path, *, size: int | None = 224, classes: int | None = None) -> None:
+    def __init__(self, root: str | Path, *, size: int | None = None, classes: int | None = None) -> None:
         folder = Path(root)
         files = {name: image_files(folder / name) for name in class_folders(folder)}
         names, labels = labelled(files, str(folder))
