@@ -51,7 +51,7 @@ def fetch(name: Literal["cifar10c", "cifar100c", "imagenetc"], *, root: Path = P
     Parameters
     ----------
     name
-        cifar10c (2.9 GB), cifar100c (2.9 GB), imagenetc (four archives, about 70 GB).
+        cifar10c, cifar100c (one archive each), imagenetc (four large archives).
     root
         The folder to unpack into.
     """

@@ -69,19 +69,18 @@ def digit_network(width: int = 8) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
 
 
-def train(digits: Digits, progress: Callable[[int, int], None] | None = None) -> nn.Module:
+def train(digits: Digits, progress: Callable[[int, int], None] | None = None, *, seed: int = 0) -> nn.Module:
     """Train a network on clean, slightly moved and turned digits, painted anew in every batch."""
     labels = torch.from_numpy(digits.train_labels)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         network = digit_network()
     optimizer = torch.optim.AdamW(network.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=STEPS)
     for done in range(STEPS):
         batch = torch.randint(TRAINING, (BATCH,), generator=generator)
         images = painted(moved(digits.train[batch], generator), generator)
-        # Smoothed labels keep the network from being sure of everything: entropies then tell good samples from bad.
         loss = F.cross_entropy(network(images), labels[batch], label_smoothing=0.1)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
