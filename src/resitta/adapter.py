@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from resitta.components.bn_layers import BatchNorm, bn_layers
 from resitta.components.entropy import entropy
-from resitta.components.network import Network, Normalized, Output
+from resitta.components.network import Network, Normalized, Output, Precision
+from resitta.components.replay import Replay
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.inputs import NonFinite, check_form, check_values
 from resitta.method import Method
@@ -27,6 +28,8 @@ def adapt(
     output: Output = None,
     normalized: Normalized | None = None,
     non_finite: NonFinite = "raise",
+    precision: Precision = "exact",
+    cuda_graphs: bool = True,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -42,6 +45,9 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
+        precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast).
+        cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
+            forward pass depends on more than its inputs and weights.
         settings: any setting of the method, by name.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -52,7 +58,23 @@ def adapt(
     (torch.Size([16, 5]), 16, 16)
     """
     chosen = create(method, preset=preset, **settings)
-    return Adapter(model, chosen, seed=seed, output=output, normalized=normalized, non_finite=non_finite)
+    return Adapter(
+        model,
+        chosen,
+        seed=seed,
+        output=output,
+        normalized=normalized,
+        non_finite=non_finite,
+        precision=precision,
+        cuda_graphs=cuda_graphs,
+    )
+
+
+def tally(logits: Tensor, totals: Tensor) -> Tensor:
+    """Add the entropies of a batch, as far as they are finite, and their number to totals of both."""
+    entropies = entropy(logits.float())
+    finite = entropies.isfinite()
+    return totals + torch.stack((entropies.where(finite, 0.0).sum(), finite.sum())).to(totals)
 
 
 class Adapter(nn.Module):
@@ -67,21 +89,27 @@ class Adapter(nn.Module):
         output: Output = None,
         normalized: Normalized | None = None,
         non_finite: NonFinite = "raise",
+        precision: Precision = "exact",
+        cuda_graphs: bool = True,
     ) -> None:
         super().__init__()
         if non_finite not in ("raise", "skip"):
             raise BadSetting(f"non_finite must be 'raise' or 'skip', found {non_finite!r}")
+        if precision not in ("exact", "bf16"):
+            raise BadSetting(f"precision must be 'exact' or 'bf16', found {precision!r}")
         if not isinstance(seed, int):
             raise BadSetting(f"seed must be a whole number, found {seed!r}")
         check_model(model, method)
         self.method = method
         self.seed = seed
         self.non_finite = non_finite
+        self.cuda_graphs = cuda_graphs
         self.learning = True
+        self.replay = Replay()
         self.generator = torch.Generator()
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
-            self._source = (Network(model, output=output, normalized=normalized),)
+            self._source = (Network(model, output=output, normalized=normalized, precision=precision),)
         self.reset()
 
     @property
@@ -95,7 +123,10 @@ class Adapter(nn.Module):
         self.generator.manual_seed(self.seed)
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
-            self.mean_entropy = torch.zeros(())
+            self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
+        for module in self.modules():
+            if isinstance(module, Replay):
+                module.enabled = self.cuda_graphs
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
@@ -121,9 +152,7 @@ class Adapter(nn.Module):
         """Predict and learn."""
         logits = self.learner.step(images).detach()
         self.samples += len(images)
-        before, batch = self.mean_entropy.to(logits.device), entropy(logits.float()).nanmean()
-        after = before.lerp(batch, len(images) / self.samples)
-        self.mean_entropy = torch.where(after.isfinite(), after, before)
+        self.entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
         return logits
 
     def _answer_around(self, images: Tensor, finite: Tensor, answer: Callable[[Tensor], Tensor]) -> Tensor:
@@ -146,6 +175,12 @@ class Adapter(nn.Module):
             self.learning = before
 
     @property
+    def mean_entropy(self) -> float:
+        """The mean entropy of all predictions learned from so far."""
+        total, count = self.entropies.tolist()
+        return float(total) / max(1.0, float(count))
+
+    @property
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
         memory = self.learner.memory()
@@ -153,7 +188,7 @@ class Adapter(nn.Module):
         return Stats(
             samples=self.samples,
             updates=self.learner.updates,
-            mean_entropy=float(self.mean_entropy),
+            mean_entropy=self.mean_entropy,
             bank=None if memory is None else bank_stats(memory),
             drift=drift(network.model, self.source.model),
         )
@@ -191,7 +226,7 @@ class Adapter(nn.Module):
         return {
             "method": self.method.name,
             "samples": self.samples,
-            "mean_entropy": float(self.mean_entropy),
+            "entropies": self.entropies,
             "generator": self.generator.get_state(),
         }
 
@@ -200,7 +235,7 @@ class Adapter(nn.Module):
         if state["method"] != self.method.name:
             raise BadState(f"it was saved by method {state['method']!r}")
         self.samples = int(state["samples"])
-        self.mean_entropy = torch.tensor(state["mean_entropy"])
+        self.entropies = state["entropies"].clone()
         self.generator.set_state(state["generator"].cpu())
 
     def extra_repr(self) -> str:

@@ -43,8 +43,8 @@ class InstanceAwareBN(AffineOnly):
     def _batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
         axes = [axis for axis in range(x.ndim) if axis != 1]
         var, mean = torch.var_mean(x.to(self.mean.dtype), axes, correction=1)
-        self.mean = self.mean.lerp(mean.detach(), self.momentum)
-        self.var = self.var.lerp(var.detach(), self.momentum)
+        old_mean, old_var = self.statistics()
+        self.set_statistics(old_mean.lerp(mean.detach(), self.momentum), old_var.lerp(var.detach(), self.momentum))
         return mean, var
 
     def _corrected(self, x: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

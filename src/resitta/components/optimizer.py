@@ -24,19 +24,26 @@ class Adam(nn.Module):
         trained = list(parameters)
         if any(p.dtype == torch.float16 for p in trained):
             raise UnsuitableModel("float16 parameters are too coarse to train; give the model in float32 or bfloat16")
-        self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999)) if trained else None
+        self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999), fused=True) if trained else None
 
     def descend(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss; one that is not finite is passed over."""
-        if self.adam is None or not loss.isfinite():
+        """Take one step down the gradient of a loss; one that is not finite is passed over.
+
+        Nothing here waits for the device: that the loss is not finite is told to the kernel, not to the host.
+        """
+        if self.adam is None:
             return
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
-        self.adam.zero_grad()
-        torch.autograd.backward(loss)
+        (group,) = self.adam.param_groups
+        for parameter, gradient in zip(group["params"], _gradients(loss, group["params"]), strict=True):
+            parameter.grad = gradient
+        self.adam.found_inf = loss.detach().isfinite().logical_not().float()  # type: ignore[attr-defined]
+        group["capturable"] = loss.is_cuda and torch.cuda.is_current_stream_capturing()
         self.adam.step()
         self.adam.zero_grad()
+        group["capturable"] = False
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the moments and step counts."""
@@ -49,6 +56,12 @@ class Adam(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for moments in self.adam.state.values() if self.adam else ():
-            for key in ("exp_avg", "exp_avg_sq"):  # the step count stays on the host
+            for key in ("exp_avg", "exp_avg_sq"):
                 moments[key] = fn(moments[key])
+            moments["step"] = moments["step"].to(moments["exp_avg"].device)  # never in another precision
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
+    """The gradient of each parameter, None for one that took no part."""
+    return torch.autograd.grad(loss, parameters, allow_unused=True)

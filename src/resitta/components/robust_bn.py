@@ -28,6 +28,10 @@ class AffineOnly(AdaptiveBN):
         """Return the running mean and variance."""
         return self.mean, self.var
 
+    def set_statistics(self, mean: Tensor, var: Tensor) -> None:
+        """Use these tensors as running statistics."""
+        self.mean, self.var = mean, var
+
     def normalize(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         """Normalise with statistics that broadcast against x, then apply the layer's affine part."""
         result: Tensor = self.layer(((x - mean) * torch.rsqrt(var + self.layer.eps)).to(x.dtype))
@@ -52,8 +56,8 @@ class RobustBN(AffineOnly):
         """Normalise with the running statistics, moved towards the batch first when updating."""
         mean, var = self.mean, self.var
         if self.updating:
-            batch_mean, batch_var = batch_moments(x.to(mean.dtype))
+            batch_mean, batch_var = batch_moments(x)
             mean, var = mean.lerp(batch_mean, self.alpha), var.lerp(batch_var, self.alpha)
-            self.mean, self.var = mean.detach(), var.detach()
+            self.set_statistics(mean.detach(), var.detach())
         shape = (1, -1, *[1] * (x.ndim - 2))
         return self.normalize(x, mean.view(shape), var.view(shape))

@@ -73,6 +73,7 @@ class RoTTALearner(Learner):
         """One adaptation on everything in the memory; recent samples weigh more."""
         if self.bank.size == 0:
             return
+        samples = self.bank.samples
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
-        self.networks.update(self.bank.samples, weights=timeliness(ages))
+        self.replay(self.networks.update, samples, self.networks.strong(samples), timeliness(ages).to(samples))
         self.updates += 1
