@@ -74,10 +74,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--methods", nargs="*", default=["source", "bn", "tent", "rotta", "resitta"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--once", nargs="*", default=[], help="methods to run with the first seed only")
     kinds = sorted(set(EXPERIMENTS) - set(TABLES))
-    parser.add_argument(
-        "--experiments", nargs="*", choices=kinds, default=[], help="ablation and sweeps, in this order"
-    )
+    parser.add_argument("--experiments", nargs="*", choices=kinds, default=[], help="the ablation and sweeps to run")
+    parser.add_argument("--precision", choices=("exact", "bf16"), default="exact")
     parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="how many runs share the device (default: 1)")
@@ -89,10 +89,10 @@ def arguments() -> argparse.Namespace:
 
 
 def wanted_jobs(args: argparse.Namespace) -> list[Job]:
-    """Every method with every seed, then the experiments with every seed; what is asked for twice runs once."""
+    """Methods with every seed, methods with one, experiments with every seed; what is asked for twice runs once."""
     dataset = TASKS[BEDS[args.bed].task].dataset
-    methods = [create(name, preset=dataset) for name in args.methods]
-    jobs = [Job(method=method, seed=seed) for method in methods for seed in args.seeds]
+    seeds = [(name, args.seeds) for name in args.methods] + [(name, args.seeds[:1]) for name in args.once]
+    jobs = [Job(method=create(name, preset=dataset), seed=seed) for name, some in seeds for seed in some]
     for name in args.experiments:
         jobs += experiment(name, dataset).jobs(args.seeds)
     return list(dict.fromkeys(jobs))
@@ -122,9 +122,16 @@ def open_bench(args: argparse.Namespace) -> Bench:
     bed = BEDS[args.bed]
     torch.backends.cudnn.benchmark = True  # batches all have one size
     model = create_model(bed.model, args.beds / f"{args.bed}.safetensors", **bed.options).to(args.device)
-    sets = open_sets(args, protocol_of(args))
-    shared = {"processes_on_the_device": args.workers}
-    return Bench(protocol_of(args), model, sets, args.out, torch.device(args.device), {"bed": args.bed}, shared)
+    return Bench(
+        protocol=protocol_of(args),
+        model=model,
+        sets=open_sets(args, protocol_of(args)),
+        out=args.out,
+        device=torch.device(args.device),
+        about={"bed": args.bed},
+        options={} if args.precision == "exact" else {"precision": args.precision},
+        circumstances={"processes_on_the_device": args.workers},
+    )
 
 
 def open_sets(args: argparse.Namespace, protocol: Protocol) -> dict[Domain, ImageSet]:
