@@ -1,9 +1,12 @@
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from resitta.components.bn_layers import batch_moments
 from resitta.components.fixed_norm import fixed_norm, trains_plainly
+from resitta.components.robust_bn import RobustBN
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels are CUDA's")
 
@@ -50,3 +53,23 @@ def test_moments_on_the_device_are_those_of_the_host(layout: torch.memory_format
     on_device = batch_moments(x.cuda().contiguous(memory_format=layout))
     for ours, theirs in zip(on_device, batch_moments(x.double()), strict=True):
         torch.testing.assert_close(ours.cpu().double(), theirs, rtol=1e-5, atol=1e-6)
+
+
+@needs_cuda
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_batch_s_share_in_the_statistics_has_its_gradient(layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 8, 5, 6).contiguous(memory_format=layout)
+    layer = nn.BatchNorm2d(8).eval()
+    nn.init.normal_(layer.weight)
+    weights = torch.randn_like(x)
+    results = []
+    for device in ("cpu", "cuda"):
+        wrapped = RobustBN(copy.deepcopy(layer).to(device), alpha=0.3)
+        wrapped.updating = True
+        value = x.to(device).requires_grad_()
+        output = wrapped(value)
+        grads = torch.autograd.grad((output * weights.to(device)).sum(), (value, wrapped.layer.weight))
+        results.append([tensor.cpu() for tensor in (output, *grads, *wrapped.statistics())])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)

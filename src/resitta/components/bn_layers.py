@@ -61,11 +61,31 @@ class AdaptiveBN(nn.Module):
     def set_statistics(self, mean: Tensor, var: Tensor) -> None:
         """Normalise with these tensors from now on."""
 
+    def by_layer(self, x: Tensor) -> Tensor:
+        """Return what the caller's layer makes of x."""
+        result: Tensor = self.layer(x)
+        return result
+
     def unwrap(self) -> BatchNorm:
         """Return the caller's layer, holding the statistics."""
         if (statistics := self.statistics()) is not None:
             self.layer.running_mean, self.layer.running_var = statistics
         return self.layer
+
+
+class RunningBN(AdaptiveBN):
+    """A wrapper whose statistics are the running statistics of the caller's layer."""
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Return the running mean and variance."""
+        mean, var = self.layer.running_mean, self.layer.running_var
+        assert mean is not None  # the adapter refuses models without running statistics
+        assert var is not None
+        return mean, var
+
+    def set_statistics(self, mean: Tensor, var: Tensor) -> None:
+        """Use these tensors as running statistics."""
+        self.layer.running_mean, self.layer.running_var = mean, var
 
 
 class BatchStatisticsBN(AdaptiveBN):
@@ -92,16 +112,12 @@ class BatchStatisticsBN(AdaptiveBN):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, with the layer's own forward pass."""
         if x.numel() > x.shape[1] or self.source_mean is None:
-            return self._layer(x)
+            return self.by_layer(x)
         self.layer.running_mean, self.layer.running_var = self.source_mean, self.source_var
         try:
-            return self._layer(x)
+            return self.by_layer(x)
         finally:
             self.layer.running_mean = self.layer.running_var = None
-
-    def _layer(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x)
-        return result
 
 
 def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:

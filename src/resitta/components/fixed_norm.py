@@ -1,4 +1,4 @@
-"""Normalisation with fixed statistics whose gradient is computed in few passes over memory on a CUDA device."""
+"""Normalisation with given statistics whose gradient takes few passes over memory on a CUDA device."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def trains_plainly(layer: _BatchNorm) -> bool:
-    """Whether `FixedNorm` can stand in for a layer's forward pass: an ordinary layer, watched by nobody, in training.
+    """Whether `fixed_norm` can stand in for a layer's forward pass: an ordinary layer, watched by nobody, in training.
 
     >>> trains_plainly(torch.nn.BatchNorm2d(3)), trains_plainly(torch.nn.BatchNorm2d(3, affine=False))
     (True, False)
@@ -19,34 +19,55 @@ def trains_plainly(layer: _BatchNorm) -> bool:
     return trained and ordinary and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
-def fixed_norm(layer: _BatchNorm, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-    """A layer's forward pass with given statistics, for layers that `trains_plainly` accepts."""
-    result: Tensor = FixedNorm.apply(x, mean, var, layer.weight, layer.bias, layer.eps)  # type: ignore[no-untyped-call]
+def fixed_norm(
+    layer: _BatchNorm, x: Tensor, mean: Tensor, var: Tensor, *, batch_mean: Tensor | None = None, share: float = 0.0
+) -> Tensor:
+    """The forward pass of a layer that `trains_plainly`, with given statistics, on a CUDA device.
+
+    The statistics are constants, except that the moments of x itself have a `share` in them, as in RoTTA.
+    """
+    values = x, mean, var, layer.weight, layer.bias, layer.eps, batch_mean, share
+    result: Tensor = FixedNorm.apply(*values)  # type: ignore[no-untyped-call]
     return result
 
 
 class FixedNorm(torch.autograd.Function):
-    """y = γ (x-μ)/sqrt(σ²+ε) + β with μ and σ² constant: ∂x = γ/sqrt(σ²+ε) ∂y, and ∂γ, ∂β from one pass over ∂y and x.
+    """y = γ (x-μ) s + β with s = 1/sqrt(σ²+ε).
 
-    CUDA only. The same numbers as `F.batch_norm` in eval mode, whose own gradient takes twice the time there.
+    ∂γ, ∂β and the sums below come from one pass over ∂y and x. With constant statistics ∂x = γ s ∂y. If the n values
+    of a channel have the share α in them, by their mean m and variance, that adds
+    -α/n γ s (Σ∂y + s² (x-m) Σ∂y(x-μ)).
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        """Normalise x, with the mean, the variance, γ, β and ε."""
-        x, mean, var, weight, bias, eps = inputs
-        ctx.save_for_backward(x, mean, torch.rsqrt(var + eps), weight)
+        """Normalise."""
+        x, mean, var, weight, bias, eps, batch_mean, ctx.share = inputs
+        ctx.save_for_backward(x, mean, torch.rsqrt(var + eps), weight, batch_mean)
         return F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, γ and β."""
-        x, mean, inverse_std, weight = ctx.saved_tensors
+        x, mean, inverse_std, weight, batch_mean = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=_layout(x))
-        reduced = torch.batch_norm_backward_reduce(grad, x, mean, inverse_std, weight, True, True, True)
-        scale = (weight * inverse_std).view(1, -1, *[1] * (x.ndim - 2))
-        grad_x = torch.mul(grad, scale, out=torch.empty_like(grad)) if ctx.needs_input_grad[0] else None
-        return grad_x, None, None, reduced[2], reduced[3], None
+        total, moment, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
+            grad, x, mean, inverse_std, weight, True, True, True
+        )
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            scale = weight * inverse_std
+            grad_x = torch.mul(grad, _over(x, scale), out=torch.empty_like(grad))
+            if ctx.share:
+                factor = -ctx.share * len(mean) / x.numel() * scale
+                slope = factor * inverse_std.square() * moment
+                grad_x.addcmul_(x, _over(x, slope).to(x.dtype)).add_(_over(x, factor * total - slope * batch_mean))
+        return grad_x, None, None, grad_weight, grad_bias, None, None, None
+
+
+def _over(x: Tensor, channels: Tensor) -> Tensor:
+    """Shape one value per channel so that it broadcasts over x."""
+    return channels.view(1, -1, *[1] * (x.ndim - 2))
 
 
 def _layout(x: Tensor) -> torch.memory_format:

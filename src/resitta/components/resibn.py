@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm, batch_moments
+from resitta.components.bn_layers import BatchNorm, RunningBN, batch_moments
 from resitta.components.fixed_norm import fixed_norm, trains_plainly
 
 
@@ -37,7 +37,7 @@ def wasserstein(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tens
     return squares.sum().sqrt()
 
 
-class ResiBN(AdaptiveBN):
+class ResiBN(RunningBN):
     """Resilient batch normalisation around one BatchNorm layer.
 
     >>> layer = ResiBN(torch.nn.BatchNorm1d(1).eval(), nu_b=0.5)
@@ -60,25 +60,13 @@ class ResiBN(AdaptiveBN):
         self.register_buffer("source_mean", mean.clone())
         self.register_buffer("source_var", var.clone())
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Return the target mean and variance."""
-        mean, var = self.layer.running_mean, self.layer.running_var
-        assert mean is not None  # the adapter refuses models without running statistics
-        assert var is not None
-        return mean, var
-
     def forward(self, x: Tensor) -> Tensor:
         """Normalise with the target statistics, moved towards the batch first when updating."""
         if self.updating:
             self._follow(x.detach())
         if x.is_cuda and trains_plainly(self.layer):
             return fixed_norm(self.layer, x, *self.statistics())
-        result: Tensor = self.layer(x)
-        return result
-
-    def set_statistics(self, mean: Tensor, var: Tensor) -> None:
-        """Use these tensors as target statistics."""
-        self.layer.running_mean, self.layer.running_var = mean, var
+        return self.by_layer(x)
 
     def _follow(self, x: Tensor) -> None:
         """Set new tensors instead of writing in place: a graph may still hold the old ones."""

@@ -82,7 +82,7 @@ class ResiTTALearner(Learner):
             lr=method.lr,
             nu=method.nu_m,
             train=method.train,
-            channels_last=method.norm == "resibn",
+            channels_last=method.norm != "adbn",
         )
         self.bank = IndexedEntroBank(
             method.capacity,

@@ -51,7 +51,7 @@ class RoTTALearner(Learner):
         self.method = method
         view = seeded_view(method.strong_view, generator, per_sample=method.per_sample)
         rbn = partial(RobustBN, alpha=method.alpha)
-        self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu)
+        self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu, channels_last=True)
         self.bank = CSTU(method.capacity)
 
     def deployed(self) -> Network:
