@@ -16,6 +16,7 @@ from resitta.inputs import NonFinite, check_form, check_values
 from resitta.method import Method
 from resitta.registry import create
 from resitta.stats import Stats, bank_stats, drift
+from resitta.watch import Watcher
 
 
 def adapt(
@@ -78,6 +79,7 @@ class Adapter(nn.Module):
         self.seed = seed
         self.non_finite = non_finite
         self.learning = True
+        self.watchers: list[Watcher] = []
         self.generator = torch.Generator()
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
@@ -118,7 +120,15 @@ class Adapter(nn.Module):
             self.generator.set_state(before)
 
     def _step(self, images: Tensor) -> Tensor:
-        """Predict and learn."""
+        """Predict and learn, with the watchers around it."""
+        for watcher in self.watchers:
+            watcher.before_step(self, images)
+        logits = self._learn(images)
+        for watcher in self.watchers:
+            watcher.after_step(self, images, logits)
+        return logits
+
+    def _learn(self, images: Tensor) -> Tensor:
         logits = self.learner.step(images).detach()
         self.samples += len(images)
         before, batch = self.mean_entropy.to(logits.device), entropy(logits.float()).nanmean()
@@ -135,6 +145,17 @@ class Adapter(nn.Module):
         if finite.any():
             logits[finite] = answer(images[finite])
         return logits
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call a watcher's hooks around every learning step from now on, after those already attached."""
+        if not isinstance(watcher, Watcher):
+            raise BadSetting(f"a watcher derives from resitta.watch.Watcher, found a {type(watcher).__name__}")
+        self.watchers.append(watcher)
+
+    def emit(self, event: object) -> None:
+        """Tell every watcher of an event."""
+        for watcher in self.watchers:
+            watcher.notice(self, event)
 
     @contextmanager
     def paused(self) -> Iterator[Self]:
