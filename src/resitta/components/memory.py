@@ -6,7 +6,7 @@ which reach the host in one copy per batch; the images themselves never leave th
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,10 @@ from torch import Tensor, nn
 
 from resitta.components.entropy import labels_and_entropies
 from resitta.errors import BadImages, BadState
+
+
+Screen = Callable[[Tensor, Tensor], Tensor]
+"""Returns the logits of images, NaN for those that must not enter."""
 
 
 class Memory(nn.Module, ABC):
@@ -30,6 +34,7 @@ class Memory(nn.Module, ABC):
         self.all_labels = np.zeros(capacity, dtype=np.int64)
         self.all_entropies = np.zeros(capacity, dtype=np.float64)
         self.births = np.zeros(capacity, dtype=np.int64)
+        self.screen: Screen | None = None
         self.size = 0
         self.clock = 0
         self.classes = 0
@@ -67,7 +72,7 @@ class Memory(nn.Module, ABC):
         """Add a batch in stream order; yield after every `every`-th sample of the stream, when an update is due."""
         self._make_room(images)
         self.classes = logits.shape[1]
-        labels, entropies = labels_and_entropies(logits)
+        labels, entropies = labels_and_entropies(self.screen(images, logits) if self.screen else logits)
         start = 0
         while start < len(images):
             stop = min(len(images), start + every - self.clock % every)

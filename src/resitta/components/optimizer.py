@@ -24,11 +24,15 @@ class Adam(nn.Module):
         trained = list(parameters)
         if any(p.dtype == torch.float16 for p in trained):
             raise UnsuitableModel("float16 parameters are too coarse to train; give the model in float32 or bfloat16")
+        self.skipped = 0
         self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999)) if trained else None
 
     def descend(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss; one that is not finite is passed over."""
-        if self.adam is None or not loss.isfinite():
+        """Take one step down the gradient of a loss; one that is not finite is skipped and counted."""
+        if not loss.isfinite():
+            self.skipped += 1
+            return
+        if self.adam is None:
             return
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
