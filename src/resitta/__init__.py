@@ -12,12 +12,15 @@ from resitta.errors import ResittaError
 from resitta.method import Learner, Method
 from resitta.registry import create, list_methods, register
 from resitta.settings import setting
+from resitta.state.autosave import Autosave, recover
+from resitta.state.loading import load
 from resitta.stats import BankStats, Stats
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adapter",
+    "Autosave",
     "BankStats",
     "Learner",
     "Method",
@@ -28,7 +31,9 @@ __all__ = [
     "create",
     "errors",
     "list_methods",
+    "load",
     "methods",
+    "recover",
     "register",
     "setting",
 ]

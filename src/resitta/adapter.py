@@ -1,6 +1,8 @@
 """`adapt(model, "resitta")` wraps a classifier; calling the result predicts a batch and learns from it."""
 
 import copy
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -8,14 +10,20 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import BatchNorm, bn_layers
 from resitta.components.entropy import entropy
 from resitta.components.network import Network, Normalized, Output
-from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
+from resitta.components.sharing import once_per_tensor
+from resitta.errors import BadSetting, BadState, NotExportable
+from resitta.events import Callback, Listener, Restarted
+from resitta.exclusive import exclusive, new_turn
+from resitta.guard import Guard, Sentry, sentry_for
 from resitta.inputs import NonFinite, check_form, check_values
 from resitta.method import Method
 from resitta.registry import create
+from resitta.state import store
+from resitta.state.fingerprint import Fingerprint
 from resitta.stats import Stats, bank_stats, drift
+from resitta.suitable import check_model
 from resitta.watch import Watcher
 
 
@@ -28,6 +36,7 @@ def adapt(
     output: Output = None,
     normalized: Normalized | None = None,
     non_finite: NonFinite = "raise",
+    guard: Guard | bool = False,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -43,6 +52,7 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
+        guard: True, or a `Guard` with settings of its own, takes back what would break the adapter (resitta.guard).
         settings: any setting of the method, by name.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -53,7 +63,7 @@ def adapt(
     (torch.Size([16, 5]), 16, 16)
     """
     chosen = create(method, preset=preset, **settings)
-    return Adapter(model, chosen, seed=seed, output=output, normalized=normalized, non_finite=non_finite)
+    return Adapter(model, chosen, seed=seed, output=output, normalized=normalized, non_finite=non_finite, guard=guard)
 
 
 class Adapter(nn.Module):
@@ -68,6 +78,7 @@ class Adapter(nn.Module):
         output: Output = None,
         normalized: Normalized | None = None,
         non_finite: NonFinite = "raise",
+        guard: Guard | bool = False,
     ) -> None:
         super().__init__()
         if non_finite not in ("raise", "skip"):
@@ -78,12 +89,15 @@ class Adapter(nn.Module):
         self.method = method
         self.seed = seed
         self.non_finite = non_finite
-        self.learning = True
-        self.watchers: list[Watcher] = []
+        self.pauses = 0
+        self.turn = new_turn()
+        self.guard: Sentry | None = sentry_for(guard)
+        self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
         self.generator = torch.Generator()
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
             self._source = (Network(model, output=output, normalized=normalized),)
+        self.fingerprint = Fingerprint(self.source.model)
         self.reset()
 
     @property
@@ -91,6 +105,7 @@ class Adapter(nn.Module):
         """The caller's network, as it came; its weights are shared with the caller's model."""
         return self._source[0]
 
+    @exclusive
     def reset(self) -> None:
         """Go back to the source, bit for bit: the learner starts anew."""
         self.samples = 0
@@ -98,7 +113,9 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
             self.mean_entropy = torch.zeros(())
+        self.emit(Restarted(samples=0))
 
+    @exclusive
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
         check_form(images, self.source)
@@ -107,7 +124,7 @@ class Adapter(nn.Module):
             images = images.clone() if images.is_inference() else images.detach()
             finite = check_values(images, self.source, self.non_finite)
             images = images.to(self.source.dtype)
-            answer = self._step if self.learning else self._predict
+            answer = self._predict if self.pauses else self._step
             return answer(images) if finite is None else self._answer_around(images, finite, answer)
 
     def _predict(self, images: Tensor) -> Tensor:
@@ -152,6 +169,10 @@ class Adapter(nn.Module):
             raise BadSetting(f"a watcher derives from resitta.watch.Watcher, found a {type(watcher).__name__}")
         self.watchers.append(watcher)
 
+    def listen(self, callback: Callback) -> None:
+        """Call back with an `Updated` after each update and a `GuardFired` when a guard fires (see resitta.events)."""
+        self.watch(Listener(callback))
+
     def emit(self, event: object) -> None:
         """Tell every watcher of an event."""
         for watcher in self.watchers:
@@ -159,14 +180,17 @@ class Adapter(nn.Module):
 
     @contextmanager
     def paused(self) -> Iterator[Self]:
-        """Predict without learning inside the `with` block."""
-        before, self.learning = self.learning, False
+        """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
+        with self.turn:
+            self.pauses += 1
         try:
             yield self
         finally:
-            self.learning = before
+            with self.turn:
+                self.pauses -= 1
 
     @property
+    @exclusive
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
         memory = self.learner.memory()
@@ -179,6 +203,7 @@ class Adapter(nn.Module):
             drift=drift(network.model, self.source.model),
         )
 
+    @exclusive
     def export(self) -> nn.Module:
         """Return the caller's own architecture with ordinary BatchNorm layers that hold what was learned."""
         deployed = self.learner.deployed()
@@ -188,12 +213,24 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             return deployed.export()
 
+    @exclusive
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything learned to one file, at once or not at all; `resitta.load(model, path)` goes on from it."""
+        store.save(self, path)
+
+    @exclusive
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is."""
+        store.restore(self, path)
+
+    @exclusive
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return a snapshot of everything learned: unlike torch's own it does not change when the adapter goes on."""
         state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)
         state.update({key: copy.deepcopy(value) for key, value in state.items() if key.startswith(prefix)})
         return state
 
+    @exclusive
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
         if assign:
@@ -201,16 +238,19 @@ class Adapter(nn.Module):
         before = self.state_dict()
         with torch.inference_mode(False):
             try:
-                return super().load_state_dict(state_dict, strict)
+                fitted = super().load_state_dict(state_dict, strict)
             except Exception as error:
                 super().load_state_dict(before)
                 reason = " ".join(str(error).split())
                 raise BadState(f"the state does not fit this {self.method.name} adapter: {reason}") from error
+        self.emit(Restarted(samples=self.samples))
+        return fitted
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters and the random generator for `state_dict`."""
         return {
             "method": self.method.name,
+            "model": self.fingerprint.structure,
             "samples": self.samples,
             "mean_entropy": float(self.mean_entropy),
             "generator": self.generator.get_state(),
@@ -220,9 +260,26 @@ class Adapter(nn.Module):
         """Take the counters and the random generator back from a `state_dict`."""
         if state["method"] != self.method.name:
             raise BadState(f"it was saved by method {state['method']!r}")
+        if state["model"] != self.fingerprint.structure:
+            raise BadState("it was saved with a model whose tensors have other names or shapes, or other classes")
         self.samples = int(state["samples"])
         self.mean_entropy = torch.tensor(state["mean_entropy"])
         self.generator.set_state(state["generator"].cpu())
+
+    @exclusive
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
+        snapshot = io.BytesIO()
+        torch.save(self.state_dict(), snapshot)
+        left_out = ("_modules", "generator", "turn")
+        rest = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {**rest, "pauses": 0, "snapshot": snapshot.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        snapshot = io.BytesIO(state.pop("snapshot"))
+        super().__setstate__({**state, "_modules": {}, "generator": torch.Generator(), "turn": new_turn()})  # type: ignore[no-untyped-call]
+        self.reset()
+        self.load_state_dict(torch.load(snapshot, weights_only=True))
 
     def extra_repr(self) -> str:
         """Say what adapts and how much of the model that is."""
@@ -230,50 +287,12 @@ class Adapter(nn.Module):
         total = sum(p.numel() for p in self.source.model.parameters())
         return f"method={self.method!r}, {owned:,} own parameters beside the model's {total:,}"
 
+    @exclusive
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
-        moved: dict[Any, tuple[Tensor, Tensor]] = {}
-
-        def once(tensor: Tensor) -> Tensor:
-            place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if tensor.data_ptr() == 0:
-                return fn(tensor)
-            if place not in moved:
-                moved[place] = (
-                    tensor.detach(),
-                    fn(tensor.detach()),
-                )  # the old one stays alive, so its address stays unique
-            return moved[place][1]
-
+        once = once_per_tensor(fn)
         with torch.inference_mode(False):
             self.source._apply(once, recurse)  # type: ignore[no-untyped-call]
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
+        self.fingerprint = Fingerprint(self.source.model)
         return self
-
-
-def check_model(model: nn.Module, method: Method) -> None:
-    """Refuse a model that lacks what a method needs, and name a method that would work."""
-    if not isinstance(model, nn.Module):
-        raise UnsuitableModel(f"the model must be a torch.nn.Module, found {type(model).__name__}")
-    kind = type(model).__name__
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsuitableModel(f"{kind} is compiled to TorchScript; pass the module it was made from")
-    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
-    _check_hidden_layers(model)
-    layers = bn_layers(model)
-    if method.needs != "nothing" and not layers:
-        raise UnsuitableModel(f"{method.name} needs BatchNorm layers; {kind} has none. Use method='source' or 'lame'.")
-    bare = [name for name, layer in layers if layer.running_mean is None]
-    if method.needs == "running_statistics" and bare:
-        lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
-        raise UnsuitableModel(f"{method.name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
-
-
-def _check_hidden_layers(model: nn.Module) -> None:
-    """Refuse BatchNorm layers that a module reaches past torch's own bookkeeping, where no wrapper can stand."""
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):
-                place = f"{type(module).__name__} keeps BatchNorm layers in the plain list {name!r}"
-                raise UnsuitableModel(f"{place}; make it a torch.nn.ModuleList, so that they can be found")
