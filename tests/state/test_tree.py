@@ -1,17 +1,19 @@
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from resitta.errors import BadState
 from resitta.state.tree import put_together, take_apart
 
+Same = Callable[[Any, Any], bool]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 tensors = st.builds(
     lambda shape, dtype: torch.arange(math.prod(shape)).reshape(shape).to(dtype),
@@ -32,19 +34,9 @@ trees = st.recursive(
 )
 
 
-def identical(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(identical(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and type(one) is type(other) and all(map(identical, one, other))
-    return type(one) is type(other) and bool(one == other)
-
-
-@settings(max_examples=200)
-@given(trees)
-def test_any_tree_comes_back_as_it_was(tree: Any) -> None:
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=trees)
+def test_any_tree_comes_back_as_it_was(identical: Same, tree: Any) -> None:
     parts: dict[str, Tensor] = {}
     text = json.dumps(take_apart(tree, parts))
     assert identical(put_together(json.loads(text), parts), tree)

@@ -35,7 +35,7 @@ def load(model: nn.Module, path: StatePath, **functions: Callable[..., Any]) -> 
     True
     """
     document = read_document(path)
-    _check_functions(document["functions"], functions, path)
+    _check_functions([str(name) for name in document["functions"]], functions, path)
     adapter = _make(model, document, functions, path)
     check_model(adapter, document, path)
     adapter.load_state_dict(document["state"])

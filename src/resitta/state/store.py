@@ -26,10 +26,10 @@ def restore(adapter: "Adapter", path: StatePath) -> None:
     """Continue from a file. One that does not fit leaves the adapter as it was."""
     document = read_document(path)
     check_model(adapter, document, path)
-    own = describe(adapter)
-    for entry in ("method", "settings", "functions"):
-        if document[entry] != own[entry]:
-            found = f"saved with {entry} {document[entry]!r}, this adapter has {own[entry]!r}"
+    saved, own = _nature(document), _nature(describe(adapter))
+    for name in own:
+        if saved.get(name) != own[name]:
+            found = f"saved with {name} {saved.get(name)}, this adapter has {own[name]}"
             raise BadState(f"{path} was {found}; use resitta.load(model, path)")
     adapter.load_state_dict(document["state"])
 
@@ -60,19 +60,24 @@ def read_document(path: StatePath) -> dict[str, Any]:
         raise BadState(f"{path} has format {found} of resitta {version}, this one reads up to {FORMAT}; upgrade it")
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
     if wrong:
-        raise BadState(
-            f"{path} holds no state of an adapter: {wrong[0]!r} is missing; name one that adapter.save wrote"
-        )
+        raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
     return document
 
 
 def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -> None:
     """Insist on the very model that the state was saved with."""
-    saved = document["model"]
-    if saved.get("structure") != adapter.fingerprint.structure:
+    structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
+    if structure != adapter.fingerprint.structure:
         raise BadState(f"{path} was saved with another model (other names or shapes); load it with that one")
-    if saved.get("content") != adapter.fingerprint.content:
+    if content != adapter.fingerprint.content:
         raise BadState(f"{path} was saved with other weights or another precision of this model; load those first")
+
+
+def _nature(document: dict[str, Any]) -> dict[str, str]:
+    """What two adapters must have in common to continue each other's state, in words."""
+    shared = {**document["settings"], "functions": document["functions"]}
+    options = {name: document["options"].get(name) for name in ("output", "normalized")}
+    return {name: repr(value) for name, value in {"method": document["method"], **shared, **options}.items()}
 
 
 def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
