@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from resitta.components.entropy import labels_and_entropies
 from resitta.errors import BadImages, BadState
 
-
 Screen = Callable[[Tensor, Tensor], Tensor]
-"""Returns the logits of images, NaN for those that must not enter."""
+"""Returns the logits of images, NaN for those that shall pass by as if they had not come."""
 
 
 class Memory(nn.Module, ABC):
@@ -73,6 +72,9 @@ class Memory(nn.Module, ABC):
         self._make_room(images)
         self.classes = logits.shape[1]
         labels, entropies = labels_and_entropies(self.screen(images, logits) if self.screen else logits)
+        if self.screen and not np.isfinite(entropies).all():
+            known = np.flatnonzero(np.isfinite(entropies))
+            images, labels, entropies = images[torch.from_numpy(known)], labels[known], entropies[known]
         start = 0
         while start < len(images):
             stop = min(len(images), start + every - self.clock % every)

@@ -104,6 +104,10 @@ class Network(nn.Module):
             raise BadImages(f"the model refused images of shape {tuple(images.shape)}: {reason}") from error
         return _logits(answer, self.output, len(images))
 
+    def pixels(self, images: Tensor) -> Tensor:
+        """Undo the caller's normalisation: images in [0, 1]."""
+        return images if self.mean is None or self.std is None else images * self.std + self.mean
+
     def augment(self, images: Tensor, view: View) -> Tensor:
         """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
         if self.mean is None or self.std is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from resitta.components.entropy import entropy
-from resitta.events.event import Callback, Event, Updated
+from resitta.events.event import Callback, Event, Restarted, Updated
 from resitta.watch import Watcher
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Listener(Watcher):
         """Pass an event on."""
         if not isinstance(event, Event):
             return
+        if isinstance(event, Restarted):
+            self.updates = self.clock = 0
         try:
             self.callback(event)
         except Exception:
@@ -54,6 +56,6 @@ class Listener(Watcher):
         memory = adapter.learner.memory()
         if memory is None:
             return None
-        fresh = memory.births[: memory.size] > min(self.clock, memory.clock - 1)
+        fresh = memory.births[: memory.size] > self.clock
         self.clock = memory.clock
         return float(fresh.mean()) if memory.size else 0.0

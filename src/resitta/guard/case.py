@@ -15,31 +15,40 @@ from resitta.guard.snapshot import History, Snapshot
 if TYPE_CHECKING:
     from resitta.adapter import Adapter
 
+TO_SHOW = 3
+"""How many windows a collapse may take to show in the signs."""
+
+COMPANY = 64
+"""Over about how many samples the share of unknown ones is judged."""
+
 
 class Case:
     """The file of one learner, from its start or its loading on."""
 
     def __init__(self, adapter: "Adapter", guard: Guard) -> None:
         self.guard = guard
-        self.history = History(adapter, guard.keep_every)
+        self.history = History(adapter, trust_after=TO_SHOW * guard.window)
         self.layers = statistics(adapter.learner, adapter.source)
         self.optimizers = [module for module in adapter.learner.modules() if isinstance(module, Adam)]
         self.window: Window | None = None
+        self.company = torch.zeros(())
 
     def open(self, adapter: "Adapter") -> None:
         """Note how things stand before a step, and stand at the door of the memory."""
         self.updates = adapter.learner.updates
         self.skipped = self._skipped()
         self.unknown: Tensor | None = None
-        self.scale = adapter.source.std
+        self.pixels = adapter.source.pixels
         memory = adapter.learner.memory()
         if self.guard.screen and memory is not None:
             memory.screen = self.screen
 
     def screen(self, images: Tensor, logits: Tensor) -> Tensor:
-        """Blank the logits of samples that look like nothing known; a memory takes in finite ones only."""
+        """Blank the logits of samples that look like nothing known, and of all while most samples do."""
         bounds = {"max_entropy": self.guard.max_sample_entropy, "min_contrast": self.guard.min_contrast}
-        self.unknown = unknown(images, logits.detach(), **bounds, scale=self.scale)
+        alone = unknown(self.pixels(images), logits.detach(), **bounds)
+        self.company = self.company.to(logits.device).lerp(alone.float().mean(), 1 - math.exp(-len(images) / COMPANY))
+        self.unknown = alone | (self.company > 0.5)
         return logits.masked_fill(self.unknown[:, None], torch.nan)
 
     def snapshot(self, adapter: "Adapter") -> Snapshot | None:

@@ -90,7 +90,9 @@ class Sentry(Watcher):
             alarms = [*alarms, fired(adapter, "unknown", signs.unknown, 0, "skip")]
         for alarm in alarms:
             if alarm.reason not in self._lasting:
-                logger.warning("%s is %.4g, allowed is %.4g: %s", alarm.reason, alarm.value, alarm.bound, alarm.action)
+                level = logging.INFO if alarm.action == "skip" else logging.WARNING
+                text = "after %d samples: %s is %.4g, allowed is %.4g; %s"
+                logger.log(level, text, alarm.samples, alarm.reason, alarm.value, alarm.bound, alarm.action)
                 adapter.emit(alarm)
         self._lasting = {alarm.reason for alarm in alarms}
         for alarm in alarms:
