@@ -165,12 +165,12 @@ def test_a_fork_waits_for_the_step_of_another_thread(model: nn.Module) -> None:
         finally:
             os.write(write, b"whole" if ok else b"broken")
             os._exit(0)
+    os.close(write)
     os.waitpid(child, 0)
     server.join(30)
-    assert os.read(read, 10) == b"whole"
+    with os.fdopen(read, "rb") as answer:
+        assert answer.read() == b"whole"
     assert adapter(images(3)).shape == (3, 5), "the parent's lock is free too"
-    os.close(read)
-    os.close(write)
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -226,6 +226,22 @@ def test_handlers_that_are_not_pythons_are_left_alone() -> None:
             assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_every_signal_that_came_is_handled_once() -> None:
+    came: list[int] = []
+    before = [
+        signal.signal(number, lambda number, _: came.append(number)) for number in (signal.SIGINT, signal.SIGTERM)
+    ]
+    try:
+        with interrupts_wait():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            assert came == []
+        assert came == [signal.SIGINT, signal.SIGTERM]
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_an_error_inside_does_not_hide_the_interrupt() -> None:

@@ -52,22 +52,22 @@ def interrupts_wait() -> Iterator[None]:
     complete
     interrupted
     """
-    came: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    came: dict[int, Any] = {}
     handlers = _handlers() if threading.current_thread() is threading.main_thread() else {}
     try:
-        for number, handler in handlers.items():
-            signal.signal(number, lambda *args, handler=handler: came.append((handler, args)))
+        for number in handlers:
+            signal.signal(number, came.setdefault)  # note it, do nothing yet
         yield
     finally:
         for number, handler in reversed(handlers.items()):
             signal.signal(number, handler)
-        for handler, args in came[:1]:
-            handler(*args)
+        for number, frame in came.items():
+            handlers[number](number, frame)
 
 
-def _handlers() -> dict[signal.Signals, Callable[..., Any]]:
+def _handlers() -> dict[int, Callable[..., Any]]:
     """The handlers in force that are Python functions; the system's own end the process or do nothing."""
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    found = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     return {number: handler for number, handler in found.items() if callable(handler)}
 
 
