@@ -83,8 +83,8 @@ class Adapter(nn.Module):
         super().__init__()
         if non_finite not in ("raise", "skip"):
             raise BadSetting(f"non_finite must be 'raise' or 'skip', found {non_finite!r}")
-        if not isinstance(seed, int):
-            raise BadSetting(f"seed must be a whole number, found {seed!r}")
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+            raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {seed!r}")
         check_model(model, method)
         self.method = method
         self.seed = seed
