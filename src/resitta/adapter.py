@@ -1,6 +1,8 @@
 """`adapt(model, "resitta")` wraps a classifier; calling the result predicts a batch and learns from it."""
 
 import copy
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -8,15 +10,23 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import BatchNorm, bn_layers
 from resitta.components.entropy import entropy
 from resitta.components.network import Network, Normalized, Output, Precision
 from resitta.components.replay import Replay
-from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
+from resitta.components.sharing import once_per_tensor
+from resitta.errors import BadSetting, BadState, NotExportable
+from resitta.events import Callback, Listener, Restarted
+from resitta.exclusive import exclusive, new_turn
+from resitta.guard import Guard, Sentry, sentry_for
 from resitta.inputs import NonFinite, check_form, check_values
 from resitta.method import Method
+from resitta.options import Options
 from resitta.registry import create
+from resitta.state import store
+from resitta.state.fingerprint import Fingerprint
 from resitta.stats import Stats, bank_stats, drift
+from resitta.suitable import check_model
+from resitta.watch import Watcher
 
 
 def adapt(
@@ -28,6 +38,7 @@ def adapt(
     output: Output = None,
     normalized: Normalized | None = None,
     non_finite: NonFinite = "raise",
+    guard: Guard | bool = False,
     precision: Precision = "exact",
     cuda_graphs: bool = True,
     **settings: Any,
@@ -45,6 +56,7 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
+        guard: True, or a `Guard` with settings of its own, takes back what would break the adapter (resitta.guard).
         precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast).
         cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
             forward pass depends on more than its inputs and weights.
@@ -67,6 +79,7 @@ def adapt(
         non_finite=non_finite,
         precision=precision,
         cuda_graphs=cuda_graphs,
+        guard=guard,
     )
 
 
@@ -80,36 +93,22 @@ def tally(logits: Tensor, totals: Tensor) -> Tensor:
 class Adapter(nn.Module):
     """A classifier that learns from what it predicts. Make one with `adapt`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        method: Method,
-        *,
-        seed: int = 0,
-        output: Output = None,
-        normalized: Normalized | None = None,
-        non_finite: NonFinite = "raise",
-        precision: Precision = "exact",
-        cuda_graphs: bool = True,
-    ) -> None:
+    def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
-        if non_finite not in ("raise", "skip"):
-            raise BadSetting(f"non_finite must be 'raise' or 'skip', found {non_finite!r}")
-        if precision not in ("exact", "bf16"):
-            raise BadSetting(f"precision must be 'exact' or 'bf16', found {precision!r}")
-        if not isinstance(seed, int):
-            raise BadSetting(f"seed must be a whole number, found {seed!r}")
+        self.options = Options(**options)
         check_model(model, method)
         self.method = method
-        self.seed = seed
-        self.non_finite = non_finite
-        self.cuda_graphs = cuda_graphs
-        self.learning = True
-        self.replay = Replay()
+        self.pauses = 0
+        self.turn = new_turn()
+        self.guard: Sentry | None = sentry_for(self.options.guard)
+        self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
         self.generator = torch.Generator()
+        self.replay = Replay()
+        given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision")}
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
-            self._source = (Network(model, output=output, normalized=normalized, precision=precision),)
+            self._source = (Network(model, **given),)
+        self.fingerprint = Fingerprint(self.source.model)
         self.reset()
 
     @property
@@ -117,26 +116,29 @@ class Adapter(nn.Module):
         """The caller's network, as it came; its weights are shared with the caller's model."""
         return self._source[0]
 
+    @exclusive
     def reset(self) -> None:
         """Go back to the source, bit for bit: the learner starts anew."""
         self.samples = 0
-        self.generator.manual_seed(self.seed)
+        self.generator.manual_seed(self.options.seed)
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
             if isinstance(module, Replay):
-                module.enabled = self.cuda_graphs
+                module.enabled = self.options.cuda_graphs
+        self.emit(Restarted(samples=0))
 
+    @exclusive
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
         check_form(images, self.source)
         # A caller's inference_mode forbids training even under enable_grad, and its tensors cannot enter a graph.
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
-            finite = check_values(images, self.source, self.non_finite)
+            finite = check_values(images, self.source, self.options.non_finite)
             images = images.to(self.source.dtype)
-            answer = self._step if self.learning else self._predict
+            answer = self._predict if self.pauses else self._step
             return answer(images) if finite is None else self._answer_around(images, finite, answer)
 
     def _predict(self, images: Tensor) -> Tensor:
@@ -149,7 +151,15 @@ class Adapter(nn.Module):
             self.generator.set_state(before)
 
     def _step(self, images: Tensor) -> Tensor:
-        """Predict and learn."""
+        """Predict and learn, with the watchers around it."""
+        for watcher in self.watchers:
+            watcher.before_step(self, images)
+        logits = self._learn(images)
+        for watcher in self.watchers:
+            watcher.after_step(self, images, logits)
+        return logits
+
+    def _learn(self, images: Tensor) -> Tensor:
         logits = self.learner.step(images).detach()
         self.samples += len(images)
         self.entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
@@ -165,14 +175,31 @@ class Adapter(nn.Module):
             logits[finite] = answer(images[finite])
         return logits
 
+    def watch(self, watcher: Watcher) -> None:
+        """Call a watcher's hooks around every learning step from now on, after those already attached."""
+        if not isinstance(watcher, Watcher):
+            raise BadSetting(f"a watcher derives from resitta.watch.Watcher, found a {type(watcher).__name__}")
+        self.watchers.append(watcher)
+
+    def listen(self, callback: Callback) -> None:
+        """Call back with an `Updated` after each update and a `GuardFired` when a guard fires (see resitta.events)."""
+        self.watch(Listener(callback))
+
+    def emit(self, event: object) -> None:
+        """Tell every watcher of an event."""
+        for watcher in self.watchers:
+            watcher.notice(self, event)
+
     @contextmanager
     def paused(self) -> Iterator[Self]:
-        """Predict without learning inside the `with` block."""
-        before, self.learning = self.learning, False
+        """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
+        with self.turn:
+            self.pauses += 1
         try:
             yield self
         finally:
-            self.learning = before
+            with self.turn:
+                self.pauses -= 1
 
     @property
     def mean_entropy(self) -> float:
@@ -181,6 +208,7 @@ class Adapter(nn.Module):
         return float(total) / max(1.0, float(count))
 
     @property
+    @exclusive
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
         memory = self.learner.memory()
@@ -193,6 +221,7 @@ class Adapter(nn.Module):
             drift=drift(network.model, self.source.model),
         )
 
+    @exclusive
     def export(self) -> nn.Module:
         """Return the caller's own architecture with ordinary BatchNorm layers that hold what was learned."""
         deployed = self.learner.deployed()
@@ -202,12 +231,24 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             return deployed.export()
 
+    @exclusive
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything learned to one file, at once or not at all; `resitta.load(model, path)` goes on from it."""
+        store.save(self, path)
+
+    @exclusive
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is."""
+        store.restore(self, path)
+
+    @exclusive
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return a snapshot of everything learned: unlike torch's own it does not change when the adapter goes on."""
         state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)
         state.update({key: copy.deepcopy(value) for key, value in state.items() if key.startswith(prefix)})
         return state
 
+    @exclusive
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
         if assign:
@@ -215,16 +256,19 @@ class Adapter(nn.Module):
         before = self.state_dict()
         with torch.inference_mode(False):
             try:
-                return super().load_state_dict(state_dict, strict)
+                fitted = super().load_state_dict(state_dict, strict)
             except Exception as error:
                 super().load_state_dict(before)
                 reason = " ".join(str(error).split())
                 raise BadState(f"the state does not fit this {self.method.name} adapter: {reason}") from error
+        self.emit(Restarted(samples=self.samples))
+        return fitted
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters and the random generator for `state_dict`."""
         return {
             "method": self.method.name,
+            "model": self.fingerprint.structure,
             "samples": self.samples,
             "entropies": self.entropies,
             "generator": self.generator.get_state(),
@@ -234,9 +278,28 @@ class Adapter(nn.Module):
         """Take the counters and the random generator back from a `state_dict`."""
         if state["method"] != self.method.name:
             raise BadState(f"it was saved by method {state['method']!r}")
+        if state["model"] != self.fingerprint.structure:
+            raise BadState("it was saved with a model whose tensors have other names or shapes, or other classes")
         self.samples = int(state["samples"])
         self.entropies = state["entropies"].clone()
         self.generator.set_state(state["generator"].cpu())
+
+    @exclusive
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
+        snapshot = io.BytesIO()
+        torch.save(self.state_dict(), snapshot)
+        left_out = ("_modules", "generator", "turn")
+        rest = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {**rest, "pauses": 0, "snapshot": snapshot.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        snapshot = io.BytesIO(state.pop("snapshot"))
+        super().__setstate__(
+            {**state, "_modules": {"replay": Replay()}, "generator": torch.Generator(), "turn": new_turn()}
+        )  # type: ignore[no-untyped-call]
+        self.reset()
+        self.load_state_dict(torch.load(snapshot, weights_only=True))
 
     def extra_repr(self) -> str:
         """Say what adapts and how much of the model that is."""
@@ -244,50 +307,12 @@ class Adapter(nn.Module):
         total = sum(p.numel() for p in self.source.model.parameters())
         return f"method={self.method!r}, {owned:,} own parameters beside the model's {total:,}"
 
+    @exclusive
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
-        moved: dict[Any, tuple[Tensor, Tensor]] = {}
-
-        def once(tensor: Tensor) -> Tensor:
-            place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if tensor.data_ptr() == 0:
-                return fn(tensor)
-            if place not in moved:
-                moved[place] = (
-                    tensor.detach(),
-                    fn(tensor.detach()),
-                )  # the old one stays alive, so its address stays unique
-            return moved[place][1]
-
+        once = once_per_tensor(fn)
         with torch.inference_mode(False):
             self.source._apply(once, recurse)  # type: ignore[no-untyped-call]
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
+        self.fingerprint = Fingerprint(self.source.model)
         return self
-
-
-def check_model(model: nn.Module, method: Method) -> None:
-    """Refuse a model that lacks what a method needs, and name a method that would work."""
-    if not isinstance(model, nn.Module):
-        raise UnsuitableModel(f"the model must be a torch.nn.Module, found {type(model).__name__}")
-    kind = type(model).__name__
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsuitableModel(f"{kind} is compiled to TorchScript; pass the module it was made from")
-    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
-    _check_hidden_layers(model)
-    layers = bn_layers(model)
-    if method.needs != "nothing" and not layers:
-        raise UnsuitableModel(f"{method.name} needs BatchNorm layers; {kind} has none. Use method='source' or 'lame'.")
-    bare = [name for name, layer in layers if layer.running_mean is None]
-    if method.needs == "running_statistics" and bare:
-        lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
-        raise UnsuitableModel(f"{method.name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
-
-
-def _check_hidden_layers(model: nn.Module) -> None:
-    """Refuse BatchNorm layers that a module reaches past torch's own bookkeeping, where no wrapper can stand."""
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):
-                place = f"{type(module).__name__} keeps BatchNorm layers in the plain list {name!r}"
-                raise UnsuitableModel(f"{place}; make it a torch.nn.ModuleList, so that they can be found")

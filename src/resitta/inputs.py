@@ -35,7 +35,7 @@ def check_form(images: Any, network: Network) -> None:
 
 def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
     """Refuse values outside [0, 1]; return which images are finite, or None when all are (one copy to the host)."""
-    pixels = images if network.mean is None or network.std is None else images * network.std + network.mean
+    pixels = network.pixels(images)
     low, high = torch.stack(pixels.aminmax()).tolist()
     finite = None
     if not (math.isfinite(low) and math.isfinite(high)):

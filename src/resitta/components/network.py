@@ -135,6 +135,10 @@ class Network(nn.Module):
             self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
             return self.predict(images)
 
+    def pixels(self, images: Tensor) -> Tensor:
+        """Undo the caller's normalisation: images in [0, 1]."""
+        return images if self.mean is None or self.std is None else images * self.std + self.mean
+
     def augment(self, images: Tensor, view: View) -> Tensor:
         """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
         if self.mean is None or self.std is None:

@@ -19,15 +19,19 @@ class Adam(nn.Module):
     0.9
     """
 
+    skipped: Tensor
+
     def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float) -> None:
         super().__init__()
         trained = list(parameters)
         if any(p.dtype == torch.float16 for p in trained):
             raise UnsuitableModel("float16 parameters are too coarse to train; give the model in float32 or bfloat16")
+        device = trained[0].device if trained else "cpu"
+        self.register_buffer("skipped", torch.zeros((), device=device), persistent=False)
         self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999), fused=True) if trained else None
 
     def descend(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss; one that is not finite is passed over.
+        """Take one step down the gradient of a loss; one that is not finite is skipped and counted.
 
         Nothing here waits for the device: that the loss is not finite is told to the kernel, not to the host.
         """
@@ -39,7 +43,9 @@ class Adam(nn.Module):
         (group,) = self.adam.param_groups
         for parameter, gradient in zip(group["params"], _gradients(loss, group["params"]), strict=True):
             parameter.grad = gradient
-        self.adam.found_inf = loss.detach().isfinite().logical_not().float()  # type: ignore[attr-defined]
+        bad = loss.detach().isfinite().logical_not().float()
+        self.skipped.add_(bad)
+        self.adam.found_inf = bad  # type: ignore[attr-defined]
         group["capturable"] = loss.is_cuda and torch.cuda.is_current_stream_capturing()
         self.adam.step()
         self.adam.zero_grad()
