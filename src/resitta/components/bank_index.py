@@ -197,7 +197,6 @@ class BankIndex:
             if new not in self._levels:
                 self._levels[new] = Level(self._classes, new)
             self._levels[new].arrive(label)
-            if new > self._top:
-                self._top = new
+            self._top = max(self._top, new)
         while self._top and not population[self._top]:
             self._top -= 1

@@ -19,6 +19,10 @@ class IndexedEntroBank(EntroBank):
     [0.5, 0.7]
     """
 
+    index: BankIndex
+    oldest: tuple[int, int] | None
+    outlook: Outlook | None
+
     def __init__(self, capacity: int, **rules: Any) -> None:
         super().__init__(capacity, **rules)
         self._reindex()
@@ -63,8 +67,7 @@ class IndexedEntroBank(EntroBank):
 
     def _reindex(self) -> None:
         self.index = BankIndex()
-        self.oldest: tuple[int, int] | None = None
-        self.outlook: Outlook | None = None
+        self.oldest = self.outlook = None
         for slot in self.births[: self.size].argsort().tolist():
             label, birth, entropy = self.all_labels[slot], self.births[slot], self.all_entropies[slot]
             self.index.add(slot, int(label), int(birth), float(entropy))
