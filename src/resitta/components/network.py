@@ -139,16 +139,18 @@ class Network(nn.Module):
         """Undo the caller's normalisation: images in [0, 1]."""
         return images if self.mean is None or self.std is None else images * self.std + self.mean
 
+    def from_pixels(self, pixels: Tensor) -> Tensor:
+        """Normalise images in [0, 1] as the caller does."""
+        return pixels if self.mean is None or self.std is None else ((pixels - self.mean) / self.std).to(pixels.dtype)
+
     def augment(self, images: Tensor, view: View) -> Tensor:
         """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
-        if self.mean is None or self.std is None:
-            seen = view(images.clone())  # a view may write in place, into its own copy
-        else:
-            seen = ((view(images * self.std + self.mean) - self.mean) / self.std).to(images.dtype)
+        pixels = self.pixels(images)
+        seen = view(images.clone() if pixels is images else pixels)  # a view may write in place, into its own copy
         if not isinstance(seen, Tensor) or seen.shape != images.shape:
             found = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
             raise BadImages(f"the view turned {tuple(images.shape)} into {found}; it must return images of that shape")
-        return seen
+        return self.from_pixels(seen).to(images.dtype)
 
     def export(self) -> nn.Module:
         """Return an ordinary copy of the caller's model with this network's statistics and parameters."""

@@ -1,7 +1,7 @@
 """Adam inside the module tree, so that `state_dict()` and `.to()` of an adapter carry its moments."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -40,8 +40,18 @@ class Adam(nn.Module):
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
-        (group,) = self.adam.param_groups
-        for parameter, gradient in zip(group["params"], _gradients(loss, group["params"]), strict=True):
+        self.step(self.gradients(loss), loss)
+
+    def gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of each parameter, None for one that took no part."""
+        return () if self.adam is None else torch.autograd.grad(loss, self._group["params"], allow_unused=True)
+
+    def step(self, gradients: Sequence[Tensor | None], loss: Tensor) -> None:
+        """Take one step along gradients, unless the loss they come from is not finite."""
+        if self.adam is None:
+            return
+        group = self._group
+        for parameter, gradient in zip(group["params"], gradients, strict=True):
             parameter.grad = gradient
         bad = loss.detach().isfinite().logical_not().float()
         self.skipped.add_(bad)
@@ -50,6 +60,13 @@ class Adam(nn.Module):
         self.adam.step()
         self.adam.zero_grad()
         group["capturable"] = False
+
+    @property
+    def _group(self) -> dict[str, Any]:
+        """The only parameter group."""
+        assert self.adam is not None
+        group: dict[str, Any] = self.adam.param_groups[0]
+        return group
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the moments and step counts."""
@@ -66,8 +83,3 @@ class Adam(nn.Module):
                 moments[key] = fn(moments[key])
             moments["step"] = moments["step"].to(moments["exp_avg"].device)  # never in another precision
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
-
-
-def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
-    """The gradient of each parameter, None for one that took no part."""
-    return torch.autograd.grad(loss, parameters, allow_unused=True)
