@@ -28,7 +28,7 @@ def test_the_ablation_is_recognised_by_its_settings(make_run: MakeRun) -> None:
     one = make_run("resitta")
     runs = [with_settings(one), with_settings(one, norm="rbn")]
     (found,) = find_ablation(runs, "cifar10")
-    assert dict(zip(found.values, found.ours, strict=True))["RBN for ResiBN"] == one.average
+    assert dict(zip(found.values, found.ours, strict=True))["RBN"] == one.average
     assert found.ours.count(None) == 4
     assert find_ablation(runs[:1], "cifar10") == []
 

@@ -79,7 +79,7 @@ def find_ablation(runs: Sequence[RunRecord], dataset: str) -> list[Comparison]:
     return [
         Comparison(
             title="What each part contributes",
-            name="part left out",
+            name="variant",
             values=tuple(_left_out(row.settings) for row in PAPER.table4),
             ours=tuple(ours),
             theirs=tuple(row.average for row in PAPER.table4),
@@ -95,12 +95,13 @@ def averages(runs: Sequence[RunRecord], dataset: str, settings: dict[str, Any]) 
 
 
 def _left_out(settings: Any) -> str:
+    """A short name: ResiBN replaced by another normalisation, or one of EntroBank's three rules left out."""
     names = {
-        "norm=adbn": "AdBN for ResiBN",
-        "norm=rbn": "RBN for ResiBN",
-        "drop_outdated=False": "age rule",
-        "drop_overconfident=False": "confidence rule",
-        "compare_uncertainty=False": "uncertainty rule",
+        "norm=adbn": "AdBN",
+        "norm=rbn": "RBN",
+        "drop_outdated=False": "-age",
+        "drop_overconfident=False": "-sure",
+        "compare_uncertainty=False": "-unsure",
     }
     changes = [f"{key}={value}" for key, value in settings.items()]
-    return ", ".join(names.get(change, change) for change in changes) or "nothing"
+    return ", ".join(names.get(change, change) for change in changes) or "full"
