@@ -29,6 +29,11 @@ def darker(images: Tensor) -> Tensor:
     return images.flip(3) * 0.7 + 0.1
 
 
+def laid_out(images: Tensor) -> Tensor:
+    """The layout in which ResiTTA computes: in another one, convolutions round differently."""
+    return images.contiguous(memory_format=torch.channels_last)
+
+
 class LiteralBN(nn.Module):
     """BatchNorm of the method written out: target statistics, source statistics, affine parameters."""
 
@@ -119,7 +124,7 @@ class Literal:
 
     def scores(self, images: Tensor) -> tuple[Tensor, list[int], list[float]]:
         with torch.no_grad():
-            logits: Tensor = self.teacher(images)
+            logits: Tensor = self.teacher(laid_out(images))
         log_p = logits.float().log_softmax(1)
         return logits, logits.argmax(1).tolist(), (-(log_p.exp() * log_p).sum(1)).tolist()
 
@@ -164,8 +169,8 @@ class Literal:
         for layer in self.layers:
             layer.learning = True
         with torch.no_grad():
-            targets = self.teacher(images).softmax(1)
-        loss = -(targets * self.student(self.strong_view(images)).log_softmax(1)).sum(1).mean()
+            targets = self.teacher(laid_out(images)).softmax(1)
+        loss = -(targets * self.student(laid_out(self.strong_view(images))).log_softmax(1)).sum(1).mean()
         for layer in self.layers:
             layer.learning = False
         if self.optimizer:

@@ -81,7 +81,7 @@ class Network(nn.Module):
     def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
         """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped.
 
-        `channels_last`: on a CUDA device, give the model its images in the layout that convolutions are fastest in.
+        `channels_last`: give the model its images in the layout that convolutions are fastest in.
         """
         twin = copy.copy(self)
         twin.channels_last = channels_last
@@ -111,7 +111,7 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, N×C."""
-        layout = torch.channels_last if self.channels_last and images.is_cuda else torch.preserve_format
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
         fast = torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
         try:
             with fast:
@@ -133,7 +133,11 @@ class Network(nn.Module):
             if not self.channels_last:
                 raise
             self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
-            return self.predict(images)
+            try:
+                return self.predict(images)
+            except BadImages:
+                self.channels_last = True  # that was not the reason
+                raise
 
     def pixels(self, images: Tensor) -> Tensor:
         """Undo the caller's normalisation: images in [0, 1]."""

@@ -52,7 +52,7 @@ class Adam(nn.Module):
             return
         group = self._group
         for parameter, gradient in zip(group["params"], gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = None if gradient is None else _laid_out_as(parameter, gradient)
         bad = loss.detach().isfinite().logical_not().float()
         self.skipped.add_(bad)
         self.adam.found_inf = bad  # type: ignore[attr-defined]
@@ -83,3 +83,8 @@ class Adam(nn.Module):
                 moments[key] = fn(moments[key])
             moments["step"] = moments["step"].to(moments["exp_avg"].device)  # never in another precision
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient in the parameter's own order in memory, which a fused kernel relies on."""
+    return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)
