@@ -25,7 +25,7 @@ from resitta.options import Options
 from resitta.registry import create
 from resitta.state import store
 from resitta.state.fingerprint import Fingerprint
-from resitta.stats import Stats, bank_stats, drift
+from resitta.stats import Stats, stats_of
 from resitta.suitable import check_model
 from resitta.watch import Watcher
 
@@ -131,13 +131,9 @@ class Adapter(nn.Module):
         for module in self.modules():
             if isinstance(module, Replay):  # a recording runs as a whole: in the background it would not make way
                 module.enabled = self.options.cuda_graphs and self.background is None
-        self._connect()
-        self.emit(Restarted(samples=0))
-
-    def _connect(self) -> None:
         if self.background is not None:
-            with torch.inference_mode(False):
-                self.background.connect(self)
+            self.background.connect(self)
+        self.emit(Restarted(samples=0))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
@@ -226,15 +222,7 @@ class Adapter(nn.Module):
     @exclusive
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
-        memory = self.learner.memory()
-        network = next(module for module in self.learner.modules() if isinstance(module, Network))
-        return Stats(
-            samples=self.samples,
-            updates=self.learner.updates,
-            mean_entropy=self.mean_entropy,
-            bank=None if memory is None else bank_stats(memory),
-            drift=drift(network.model, self.source.model),
-        )
+        return stats_of(self)
 
     @exclusive
     def export(self) -> nn.Module:
@@ -330,6 +318,7 @@ class Adapter(nn.Module):
         with torch.inference_mode(False), self.calls:
             self.source._apply(once, recurse)  # type: ignore[no-untyped-call]
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
-            self._connect()
+            if self.background is not None:
+                self.background.connect(self)
         self.fingerprint = Fingerprint(self.source.model)
         return self

@@ -104,14 +104,14 @@ class Background:
     def connect(self, adapter: "Adapter") -> None:
         """Make a front for a learner that is new, or was moved to another device or precision."""
         teacher = predictor(adapter.learner, adapter.method.name)
-        if teacher.device.type == "cuda":
-            self.worker.stream = self.pace.stream = torch.cuda.Stream(teacher.device)  # type: ignore[no-untyped-call]
+        self.worker.stream = self.pace.stream = stream_on(teacher.device, self.worker.stream)
         self.pace.slow(adapter.learner)
-        with self.calls:
+        with self.calls, torch.inference_mode(False):
             front = adapter.source.fork(adapter.method.trains, channels_last=teacher.channels_last)
             front.replay.enabled = adapter.options.cuda_graphs
             self.front = front.requires_grad_(False)
             self.shelf = Shelf(learned(teacher), learned(front))
+            self.pace.last = mark(self.shelf.target[0])
             self.republish(adapter.learner)
 
     def republish(self, learner: Learner) -> None:
@@ -142,6 +142,15 @@ class Background:
                 self.shelf.put()
             if self.worker.stream is not None:
                 self.worker.stream.synchronize()
+
+
+def stream_on(device: torch.device, present: torch.cuda.Stream | None) -> torch.cuda.Stream | None:
+    """A stream of a CUDA device, the present one if it is there; elsewhere there is none."""
+    if device.type != "cuda":
+        return None
+    if present is not None and present.device == device:
+        return present
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def predictor(learner: Learner, name: str) -> Network:
