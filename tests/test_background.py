@@ -206,14 +206,14 @@ def test_no_prediction_sees_half_an_update(model: nn.Module, monkeypatch: pytest
         adapter.learner.updates += 1
 
     monkeypatch.setattr(adapter.learner, "update", write_slowly)
-    shelf = side(adapter).shelf
+    shelf, front = side(adapter).shelf, background.learned(side(adapter).front)
     mixed: list[Any] = []
     seen: set[float] = set()
 
-    def look(front: nn.Module, inputs: tuple[Tensor]) -> None:
-        start = {tensor.flatten()[0].item() for tensor in shelf.target}
+    def look(model: nn.Module, inputs: tuple[Tensor]) -> None:
+        start = {tensor.flatten()[0].item() for tensor in front}
         time.sleep(0.002)
-        end = {tensor.flatten()[-1].item() for tensor in shelf.target}
+        end = {tensor.flatten()[-1].item() for tensor in front}
         seen.update(end)
         if len(start | end) > 1:
             mixed.append((start, end))

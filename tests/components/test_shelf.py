@@ -2,7 +2,9 @@
 
 import threading
 
+import pytest
 import torch
+from torch import Tensor
 
 from resitta.components.shelf import Shelf
 
@@ -21,6 +23,24 @@ def test_only_the_newest_put_is_taken_and_only_once() -> None:
     assert [tensor.tolist() for tensor in target] == [[7.0] * 3, [7.0] * 2]
     assert target[0].data_ptr() == place, "recordings of the target stay valid"
     assert not shelf.take()
+
+
+def test_nothing_is_taken_in_the_middle_of_a_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = [torch.ones(3), torch.ones(2)], [torch.zeros(3), torch.zeros(2)]
+    shelf, copy, middles = Shelf(source, target), torch._foreach_copy_, []
+
+    def slowly(to: list[Tensor], values: list[Tensor]) -> None:
+        copy(to[:1], values[:1])
+        if values is source:
+            middles.append(shelf.take())
+        copy(to[1:], values[1:])
+
+    monkeypatch.setattr(torch, "_foreach_copy_", slowly)
+    shelf.put()
+    shelf.put()  # the first one was not taken yet, and half of it is gone
+    assert middles == [False, False]
+    assert shelf.take()
+    assert [tensor.tolist() for tensor in target] == [[1.0] * 3, [1.0] * 2]
 
 
 def test_two_threads_never_mix_two_puts() -> None:
