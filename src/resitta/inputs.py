@@ -1,6 +1,7 @@
 """What may enter an adapter: float images in [0, 1], N×C×H×W, finite, on the model's device."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -49,6 +50,24 @@ def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Ten
     if low < -rounding or high > 1 + rounding:
         raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {_range_hint(low, high, network)}")
     return finite
+
+
+def answer_around(
+    images: Tensor, finite: Tensor, predict: Callable[[Tensor], Tensor], answer: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Answer the finite images as if they came alone; the others are repaired and only predicted.
+
+    >>> images = torch.tensor([0.25, torch.nan])
+    >>> answer_around(images, images.isfinite(), lambda x: x[:, None], lambda x: -x[:, None]).flatten()
+    tensor([-0.2500,  0.0000])
+    """
+    repaired = images[~finite].nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
+    skipped = predict(repaired)
+    logits = skipped.new_empty((len(images), skipped.shape[1]))
+    logits[~finite] = skipped
+    if finite.any():
+        logits[finite] = answer(images[finite])
+    return logits
 
 
 def _check_channels(images: Tensor, network: Network) -> None:

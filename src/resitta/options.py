@@ -23,6 +23,7 @@ class Options:
     guard: Guard | bool = False
     precision: Precision = "exact"
     cuda_graphs: bool = True
+    background: bool = False
 
     def __post_init__(self) -> None:
         if self.non_finite not in ("raise", "skip"):
@@ -31,5 +32,6 @@ class Options:
             raise BadSetting(f"precision must be 'exact' or 'bf16', found {self.precision!r}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
             raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {self.seed!r}")
-        if not isinstance(self.cuda_graphs, bool):
-            raise BadSetting(f"cuda_graphs must be True or False, found {self.cuda_graphs!r}")
+        for name in ("cuda_graphs", "background"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")

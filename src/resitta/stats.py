@@ -1,12 +1,17 @@
 """What an adapter tells about itself: one frozen record."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from resitta.components.bn_layers import AdaptiveBN, bn_layers
 from resitta.components.memory import Memory
+from resitta.components.network import Network
 from resitta.components.resibn import wasserstein
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,19 @@ class Stats:
     def mean_drift(self) -> float:
         """The mean of `drift` over the layers."""
         return sum(self.drift.values()) / max(1, len(self.drift))
+
+
+def stats_of(adapter: "Adapter") -> Stats:
+    """Describe an adapter."""
+    memory = adapter.learner.memory()
+    network = next(module for module in adapter.learner.modules() if isinstance(module, Network))
+    return Stats(
+        samples=adapter.samples,
+        updates=adapter.learner.updates,
+        mean_entropy=adapter.mean_entropy,
+        bank=None if memory is None else bank_stats(memory),
+        drift=drift(network.model, adapter.source.model),
+    )
 
 
 def bank_stats(memory: Memory) -> BankStats:

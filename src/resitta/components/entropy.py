@@ -27,6 +27,17 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(dim=1)
 
 
+def tally(logits: Tensor, totals: Tensor) -> Tensor:
+    """Add the entropies of a batch, as far as they are finite, and their number to totals of both.
+
+    >>> tally(torch.tensor([[0.0, 0.0], [torch.nan, 0.0]]), torch.zeros(2))
+    tensor([0.6931, 1.0000])
+    """
+    entropies = entropy(logits.float())
+    finite = entropies.isfinite()
+    return totals + torch.stack((entropies.where(finite, 0.0).sum(), finite.sum())).to(totals)
+
+
 def labels_and_entropies(logits: Tensor, call: Call = call_directly) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the predicted labels and their entropies on the host, with a single copy from the device.
 
