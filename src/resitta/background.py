@@ -145,7 +145,11 @@ class Background:
 
 
 def stream_on(device: torch.device, present: torch.cuda.Stream | None) -> torch.cuda.Stream | None:
-    """A stream of a CUDA device, the present one if it is there; elsewhere there is none."""
+    """A stream of a CUDA device, the present one if it is there; elsewhere there is none.
+
+    >>> stream_on(torch.device("cpu"), None) is None
+    True
+    """
     if device.type != "cuda":
         return None
     if present is not None and present.device == device:
@@ -165,13 +169,24 @@ def predictor(learner: Learner, name: str) -> Network:
 
 
 def learned(network: Network) -> list[Tensor]:
-    """All that learning changes in a network, in the same order however its layers are wrapped."""
+    """All that learning changes in a network, in the same order however its layers are wrapped.
+
+    >>> front = Network(torch.nn.BatchNorm2d(3)).fork("affine")
+    >>> [tensor.tolist() for tensor in learned(front)]  # weight, bias, mean, variance
+    [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    """
     statistics = [tensor for _, layer in bn_layers(network.model) for tensor in (layer.running_mean, layer.running_var)]
     return [*network.parameters(), *(tensor for tensor in statistics if tensor is not None)]
 
 
 def joined(batches: list[Batch], stream: torch.cuda.Stream | None) -> tuple[Tensor, Tensor]:
-    """All images and all logits of batches, once they are there on the device."""
+    """All images and all logits of batches, once they are there on the device.
+
+    >>> one = Batch(torch.zeros(1, 3, 8, 8), torch.zeros(1, 5), None)
+    >>> images, logits = joined([one, one], None)
+    >>> len(images), logits.shape
+    (2, torch.Size([2, 5]))
+    """
     for batch in batches:
         if stream is not None and batch.ready is not None:
             stream.wait_event(batch.ready)

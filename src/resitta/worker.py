@@ -39,6 +39,14 @@ class Worker:
     As a context manager it is the adapter's turn: everything offered before has been learned from, and nothing else
     is while the block lasts. The thread begins with the first batch and ends with the adapter, which it does not keep
     alive.
+
+    >>> from resitta import adapt
+    >>> from resitta.checks import tiny_network
+    >>> adapter = adapt(tiny_network(), background=True)
+    >>> logits = adapter(torch.rand(10, 3, 8, 8))
+    >>> with adapter.background.worker:
+    ...     print(adapter.samples)
+    10
     """
 
     def __init__(self, adapter: "Adapter") -> None:
@@ -153,8 +161,7 @@ class Worker:
         """Wait for a batch, then a little for more; return False when the end has come."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._batches and not self._holds))
-            enough = lambda: self._closed or self._settling or self._waiting() >= ROUND  # noqa: E731
-            self._changed.wait_for(enough, GATHER)
+            self._changed.wait_for(lambda: self._closed or self._settling or self._waiting() >= ROUND, GATHER)
             return not self._closed
 
     def _take(self) -> list[Batch]:
