@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from resitta.components.bn_layers import AdaptiveBN
 
-PATIENCE = 0.002
+PATIENCE = 0.005
 """How many seconds a layer waits for predictions at most: under full load updates get on slowly, but they do."""
 NAP = 0.0001
 
