@@ -105,18 +105,18 @@ def feed(adapter: Adapter, world: TinyWorld, samples: int, batch_size: int, star
 def recurring(args: argparse.Namespace) -> dict[str, Any]:
     """Visit the 15 corruptions again and again without a reset; return the error of each visit."""
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
-    sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache)
-    model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors")
+    sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
+    model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
     adapter, metrics = adapt(model, "resitta", seed=args.seed, guard=True), Metrics()
     stream = protocol.stream(sets, args.seed)
-    for number, batch in enumerate(stream.batches(protocol.batch_size)):
+    for number, batch in enumerate(stream.batches(protocol.batch_size, args.device)):
         metrics.add(adapter(batch.images), batch.labels, batch.domains)
         if number % 500 == 0:
             print(f"{adapter.samples:,} of {len(stream):,} samples", flush=True)
     errors = np.array(metrics.domain_errors(len(stream.names))).reshape(args.visits, -1).mean(axis=1)
     assert adapter.guard is not None
     counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
-    return {"per_domain": args.per_domain, "error_of_each_visit": errors.round(2).tolist(), "guard": counts}
+    return {"error_of_each_visit": errors.round(2).tolist(), "guard": counts}
 
 
 def main() -> None:
@@ -125,7 +125,8 @@ def main() -> None:
     torch.set_num_threads(1)
     result = million(args.samples) if args.part == "million" else recurring(args)
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    RECORD.write_text(json.dumps({**record, args.part: result}, indent=1) + "\n")
+    name = args.part if args.part == "million" else f"recurring, {args.visits} visits of {args.per_domain} images"
+    RECORD.write_text(json.dumps({**record, name: result}, indent=1) + "\n")
     print(json.dumps(result))
 
 
@@ -137,6 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="for the recurring stream")
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--cache", type=Path, default=Path("runs/endurance/corrupted"))
     return parser.parse_args()
