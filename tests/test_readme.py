@@ -1,4 +1,5 @@
 import re
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from resitta.bench.presets import METHODS
 from resitta.bench.record import load
 
 ROOT = Path(__file__).parents[1]
@@ -16,7 +18,8 @@ def blocks(*languages: str) -> list[str]:
     return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_python_of_the_readme_runs(model: nn.Module) -> None:
+def test_the_python_of_the_readme_runs(model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names = {"model": model, "images": torch.rand(70, 3, 10, 10)}
     for block in blocks("python"):
         exec(block, names)
@@ -50,7 +53,12 @@ def test_every_method_is_listed() -> None:
 
 @pytest.mark.parametrize(
     ("row", "folder"),
-    [("CIFAR-10, WRN-16-1,", "cifar10-wrn16x1"), ("CIFAR-10, WRN-28-10,", "cifar10-wrn28x10")],
+    [
+        ("CIFAR-10, WRN-16-1,", "cifar10-wrn16x1"),
+        ("CIFAR-10, WRN-28-10,", "cifar10-wrn28x10"),
+        ("CIFAR-100, ResNeXt-29,", "cifar100-resnext29"),
+        ("ImageNet, ResNet-50,", "imagenet-resnet50"),
+    ],
 )
 def test_the_numbers_come_from_the_records(row: str, folder: str) -> None:
     cells = re.search(rf"^\| {row}[^|]*\|(.*?)\|[^|]*\|$", README, flags=re.MULTILINE)
@@ -60,3 +68,15 @@ def test_the_numbers_come_from_the_records(row: str, folder: str) -> None:
     shown = [cell.strip(" *") for cell in cells.group(1).split("|")]
     for method, text in zip(("source", "bn", "tent", "rotta", "resitta"), shown, strict=True):
         assert text == (f"{measured[method]:.1f}" if method in measured else "–"), method
+
+
+@pytest.mark.parametrize("folder", ["cifar10-wrn28x10", "cifar100-resnext29", "imagenet-resnet50"])
+def test_the_table_of_all_methods_comes_from_the_records(folder: str) -> None:
+    cells = re.search(rf"^\| `{folder}` \|(.*)\|$", README, flags=re.MULTILINE)
+    assert cells is not None
+    records = [load(path) for path in sorted((ROOT / "benchmarks" / "records" / folder).glob("*.json"))]
+    for method, cell in zip(METHODS, cells.group(1).split("|"), strict=True):
+        averages = [record.average for record in records if record.method == method]
+        spread = f" ± {statistics.stdev(averages):.1f}" if len(averages) > 1 and method != "source" else ""
+        expected = f"{statistics.mean(averages):.1f}{spread}" if averages else "–"
+        assert cell.strip(" *") == expected, method
