@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from resitta.method import Method
 from resitta.registry import create
 from resitta.stats import Stats, bank_stats, drift
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 
 def adapt(
     model: nn.Module,
@@ -27,6 +30,7 @@ def adapt(
     output: Output = None,
     normalized: Normalized | None = None,
     non_finite: NonFinite = "raise",
+    group: "ProcessGroup | Literal['world'] | None" = None,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -42,6 +46,7 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
+        group: torch.distributed processes that adapt together, each on its own stream: see `resitta.dist.group`.
         settings: any setting of the method, by name.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -52,7 +57,7 @@ def adapt(
     (torch.Size([16, 5]), 16, 16)
     """
     chosen = create(method, preset=preset, **settings)
-    return Adapter(model, chosen, seed=seed, output=output, normalized=normalized, non_finite=non_finite)
+    return Adapter(model, chosen, seed=seed, output=output, normalized=normalized, non_finite=non_finite, group=group)
 
 
 class Adapter(nn.Module):
@@ -67,6 +72,7 @@ class Adapter(nn.Module):
         output: Output = None,
         normalized: Normalized | None = None,
         non_finite: NonFinite = "raise",
+        group: "ProcessGroup | Literal['world'] | None" = None,
     ) -> None:
         super().__init__()
         if non_finite not in ("raise", "skip"):
@@ -77,6 +83,7 @@ class Adapter(nn.Module):
         self.method = method
         self.seed = seed
         self.non_finite = non_finite
+        self.group = group
         self.learning = True
         self.generator = torch.Generator()
         with torch.inference_mode(False):
@@ -96,6 +103,10 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
             self.mean_entropy = torch.zeros(())
+        if self.group is not None:
+            from resitta.dist.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
+
+            join(self, self.group)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""

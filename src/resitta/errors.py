@@ -48,6 +48,10 @@ class NotExportable(ResittaError):
     """The method predicts in a way that no ordinary BatchNorm checkpoint can express."""
 
 
+class GroupFailure(ResittaError, RuntimeError):
+    """Processes that adapt together have lost each other: one died, stands still, or is in another state."""
+
+
 class NonConformant(ResittaError, AssertionError):
     """A method broke one of the promises that `check_method` tests."""
 

@@ -1,7 +1,7 @@
 """Adam inside the module tree, so that `state_dict()` and `.to()` of an adapter carry its moments."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
 import torch
@@ -26,8 +26,11 @@ class Adam(nn.Module):
             raise UnsuitableModel("float16 parameters are too coarse to train; give the model in float32 or bfloat16")
         self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999)) if trained else None
 
-    def descend(self, loss: Tensor) -> None:
-        """Take one step down the gradient of a loss; one that is not finite is passed over."""
+    def descend(self, loss: Tensor, complete: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
+        """Take one step down the gradient of a loss; one that is not finite is passed over.
+
+        `complete` may change the gradients of the parameters before the step.
+        """
         if self.adam is None or not loss.isfinite():
             return
         if not loss.requires_grad:
@@ -35,6 +38,8 @@ class Adam(nn.Module):
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
         self.adam.zero_grad()
         torch.autograd.backward(loss)
+        if complete is not None:
+            complete(self.adam.param_groups[0]["params"])
         self.adam.step()
         self.adam.zero_grad()
 

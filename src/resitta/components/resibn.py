@@ -7,7 +7,7 @@ descends the squared Wasserstein distance W₂² = (μ_t-μ_s)² + (σ_t-σ_s)²
 
 from torch import Tensor
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm, batch_moments
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm
 
 
 def soft_align(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor, eta: float) -> tuple[Tensor, Tensor]:
@@ -81,6 +81,6 @@ class ResiBN(AdaptiveBN):
     def _follow(self, x: Tensor) -> None:
         """Set new tensors instead of writing in place: a graph may still hold the old ones."""
         mean, var = self.statistics()
-        batch_mean, batch_var = batch_moments(x.to(mean.dtype))
+        batch_mean, batch_var = self.moments(x.to(mean.dtype))
         self.layer.running_mean = mean.lerp(batch_mean, self.nu_b)
         self.layer.running_var = var.lerp(batch_var, self.nu_b)

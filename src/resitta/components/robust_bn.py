@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm, batch_moments
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm
 
 
 class AffineOnly(AdaptiveBN):
@@ -52,7 +52,7 @@ class RobustBN(AffineOnly):
         """Normalise with the running statistics, moved towards the batch first when updating."""
         mean, var = self.mean, self.var
         if self.updating:
-            batch_mean, batch_var = batch_moments(x.to(mean.dtype))
+            batch_mean, batch_var = self.moments(x.to(mean.dtype))
             mean, var = mean.lerp(batch_mean, self.alpha), var.lerp(batch_var, self.alpha)
             self.mean, self.var = mean.detach(), var.detach()
         shape = (1, -1, *[1] * (x.ndim - 2))

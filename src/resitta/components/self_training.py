@@ -10,6 +10,7 @@ from resitta.components.bn_layers import AdaptiveBN, BatchNorm, updating_statist
 from resitta.components.entropy import log_probabilities
 from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
+from resitta.components.union import Union
 from resitta.components.views import View, strong_view
 
 
@@ -61,20 +62,27 @@ class SelfTraining(nn.Module):
         self.optimizer = Adam(self.student.parameters(), lr=lr)
         self.view = view
         self.nu = nu
+        self.union = Union()
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
         return self.teacher(images)
 
-    def update(self, images: Tensor, weights: Tensor | None = None) -> None:
-        """Train the student on the strong view, towards what the teacher says of the plain images.
+    def update(self, samples: Tensor, weights: Tensor | None = None) -> bool:
+        """Train the student on the strong view, towards what the teacher says of the plain samples.
 
         Both networks move their statistics in this pass; the teacher's parameters follow after the student's step.
+        Return whether there was anything to learn from.
         """
+        images = self.union.begin(samples)
+        if images is None:
+            return False
         strong = self.student.augment(images, self.view)
-        with updating_statistics(self):
+        with updating_statistics(self, self.union.moments):
             targets = self.teacher(images)
             logits = self.student(strong)
         losses = soft_cross_entropy(logits, targets)
-        self.optimizer.descend((losses if weights is None else losses * weights.to(losses)).mean())
+        loss = self.union.mean(losses if weights is None else losses * weights.to(losses))
+        self.optimizer.descend(loss, self.union.add_gradients)
         follow(self.teacher, self.student, self.nu)
+        return True

@@ -110,12 +110,11 @@ class ResiTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
-        if self.bank.size == 0:
+        if not self.networks.update(self.bank.samples):
             return
-        self.networks.update(self.bank.samples)
         for layer in self.networks.modules():
             if isinstance(layer, ResiBN):
                 layer.align(self.method.eta)
         self.updates += 1
-        if self.method.refresh:
+        if self.method.refresh and self.bank.size:
             self.bank.rescore(self.predict(self.bank.samples))

@@ -71,8 +71,6 @@ class RoTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the memory; recent samples weigh more."""
-        if self.bank.size == 0:
-            return
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
-        self.networks.update(self.bank.samples, weights=timeliness(ages))
-        self.updates += 1
+        if self.networks.update(self.bank.samples, weights=timeliness(ages)):
+            self.updates += 1
