@@ -53,7 +53,9 @@ def join(adapter: "Adapter", group: dist.ProcessGroup | Literal["world"]) -> Non
     learner = _sharing(adapter)
     if not dist.is_available() or not dist.is_initialized():
         raise BadSetting("group= needs torch.distributed; call torch.distributed.init_process_group first")
-    process_group = group if isinstance(group, dist.ProcessGroup) else None
+    if group != "world" and not isinstance(group, dist.ProcessGroup):
+        raise BadSetting(f"group must be 'world' or a process group of torch.distributed, found {group!r}")
+    process_group = None if group == "world" else group
     if dist.get_world_size(process_group) > 1:  # alone, the plain union does it, bit for bit
         learner.networks.union = union = Group(learner, process_group)
         union.compare(_digest(adapter))
