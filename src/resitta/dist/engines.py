@@ -19,7 +19,8 @@ from resitta.bench.bench import Bench, Job
 from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord, read_json, write_json
 from resitta.bench.run import Progress
-from resitta.errors import BadData, WorkerLost
+from resitta.dist.cluster import enter
+from resitta.errors import WorkerLost
 from resitta.settings import check_settings, setting
 
 Results = Iterator[tuple[Job, Any]]
@@ -100,9 +101,7 @@ def on_processes(recipe: Recipe, jobs: Sequence[Job], workers: int | None = None
 @functools.lru_cache(maxsize=1)
 def _opened(recipe: Recipe) -> Bench:
     """Open the bench once per worker."""
-    if not recipe.folder.is_dir():
-        raise BadData(f"{recipe.folder} does not exist on this machine; put it and the data on a shared file system")
-    os.chdir(recipe.folder)
+    enter(recipe.folder)
     if recipe.device == "cpu":
         torch.set_num_threads(1)  # there is a worker for every core
     return recipe.open()
