@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import io
 import json
+import math
 import os
 import platform
 import signal
@@ -44,13 +45,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=10_000, help="with adaptation; as many without")
     parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=240, help="requests per second of clients like cameras")
     parser.add_argument("--block", type=int, default=1_000)
     parser.add_argument("--out", type=Path, default=RECORD)
     args = parser.parse_args()
     pictures = png_stream(2_000)
     record = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__},
-        "load": under_load(pictures, args.requests, args.clients, args.block),
+        "load": under_load(pictures, args.requests, args.clients, args.block, math.inf),
+        "cameras": under_load(pictures, args.requests, args.clients, args.block, args.rate),
         "kill": under_kill(pictures, args.clients),
     }
     args.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -159,13 +162,17 @@ async def ask(port: int, picture: bytes, tally: Tally, pipe: Any) -> Any:
     return reader, writer
 
 
-async def clients(port: int, pictures: list[bytes], count: int, many: int) -> Tally:
-    """Send images from concurrent clients, each waiting for its answer before it sends the next."""
-    tally, numbers = Tally(), iter(range(count))
+async def clients(port: int, pictures: list[bytes], count: int, many: int, *, rate: float = math.inf) -> Tally:
+    """Send images from concurrent clients, each waiting for its answer before it sends the next.
+
+    `rate`: requests per second of all clients together, as of cameras; without one, as many as get answered.
+    """
+    tally, numbers, start = Tally(), iter(range(count)), time.perf_counter()
 
     async def client() -> None:
         pipe = None
         for number in numbers:
+            await asyncio.sleep(start + number / rate - time.perf_counter())
             pipe = await ask(port, pictures[number % len(pictures)], tally, pipe)
         if pipe:
             pipe[1].close()
@@ -174,11 +181,12 @@ async def clients(port: int, pictures: list[bytes], count: int, many: int) -> Ta
     return tally
 
 
-def under_load(pictures: list[bytes], requests: int, many: int, block: int) -> dict[str, Any]:
+def under_load(pictures: list[bytes], requests: int, many: int, block: int, rate: float) -> dict[str, Any]:
     """Alternate blocks with and without adaptation and account for every image."""
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Path(folder), free_port())
         warm = asyncio.run(clients(server.port, pictures, 500, many))
+        server.settled()
         memory = [server.memory_mb()]
         adapting, paused = Tally(), Tally()
         for number in range(-(-requests // block)):
@@ -186,7 +194,7 @@ def under_load(pictures: list[bytes], requests: int, many: int, block: int) -> d
             order = pictures[offset:] + pictures[:offset]
             for control, tally in (("/resume", adapting), ("/pause", paused))[:: 1 if number % 2 else -1]:
                 server.post(control)
-                found = asyncio.run(clients(server.port, order, block, many))
+                found = asyncio.run(clients(server.port, order, block, many, rate=rate))
                 tally.latencies += found.latencies
                 tally.learned += found.learned
                 tally.outcomes += found.outcomes
@@ -200,6 +208,7 @@ def under_load(pictures: list[bytes], requests: int, many: int, block: int) -> d
     ratio = adapting.milliseconds(0.5) / paused.milliseconds(0.5)
     return {
         "clients": many,
+        "requests_per_second": "as many as get answered" if rate == math.inf else rate,
         "with_adaptation": summary(adapting),
         "without_adaptation": summary(paused),
         "p50_ratio": round(ratio, 3),

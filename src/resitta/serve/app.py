@@ -28,6 +28,7 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop") -> FastAP
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own page loads its script from elsewhere; ours is in `pages`
         redoc_url=None,
+        redirect_slashes=False,
         dependencies=[Depends(check_site)],
     )
     predicting = Predicting(engine, resize)

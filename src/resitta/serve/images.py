@@ -100,10 +100,10 @@ class Decoder:
     def _floats(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> list[Tensor]:
         if array.shape[2:] != (self.size, self.size):
             raise Refused(400, f"float images must be 3×{self.size}×{self.size}, found {array.shape}; resize them")
-        floats = torch.from_numpy(array.astype(np.float32))
+        floats = torch.from_numpy(array.copy())
         if not (floats.min() >= 0 and floats.max() <= 1):  # NaN fails both
             raise Refused(400, "float images must be finite and lie in [0, 1]; divide by 255, or send uint8")
-        return list(floats)
+        return list(floats.float())
 
 
 def read_npy(raw: bytes) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":

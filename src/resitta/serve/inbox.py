@@ -32,15 +32,16 @@ class Counters:
 class Inbox:
     """Any thread may offer images and ask for tasks; one thread takes them.
 
-    >>> inbox = Inbox(room=2)
+    >>> inbox = Inbox(room=2, batch=64)
     >>> inbox.offer(torch.rand(3, 3, 8, 8))
     2
-    >>> inbox.take(64).shape, inbox.counters
+    >>> inbox.take().shape, inbox.counters
     (torch.Size([2, 3, 8, 8]), Counters(offered=3, learned=0, dropped=1, skipped=0, waiting=2))
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, *, room: int, batch: int) -> None:
         self.room = room
+        self.batch = min(batch, room)
         self.counters = Counters()
         self.paused = False
         self.closed = False
@@ -58,7 +59,8 @@ class Inbox:
             taken = min(count, self.room - self.counters.waiting)
             self._count(offered=count, waiting=taken, dropped=count - taken)
             self._images.extend(images[:taken])
-            self._wake.notify()
+            if self._batch_waits():  # single images do not wake the writer: full batches cost the least
+                self._wake.notify()
             return taken
 
     def ask(self, action: Callable[[], T]) -> Future[T]:
@@ -81,9 +83,9 @@ class Inbox:
         return future
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there is something to do."""
+        """Sleep until there is a task or a whole batch, but no longer than so many seconds."""
         with self._wake:
-            self._wake.wait_for(lambda: bool(self._tasks or self._images or self.closed), timeout=seconds)
+            self._wake.wait_for(lambda: self._tasks or self.closed or self._batch_waits(), timeout=seconds)
 
     def tasks(self) -> list[Callable[[], None]]:
         """Take all tasks."""
@@ -92,12 +94,12 @@ class Inbox:
             self._tasks.clear()
             return found
 
-    def take(self, most: int) -> Tensor | None:
-        """Take the images that wait the longest; they count as waiting until `settle` says what became of them."""
+    def take(self) -> Tensor | None:
+        """Take a batch of those that wait the longest; they count as waiting until they are settled."""
         with self._wake:
             if not self._images or self.closed:
                 return None
-            return torch.stack([self._images.popleft() for _ in range(min(most, len(self._images)))])
+            return torch.stack([self._images.popleft() for _ in range(min(self.batch, len(self._images)))])
 
     def settle(self, *, learned: int = 0, skipped: int = 0) -> None:
         """Say what became of images that were taken."""
@@ -120,6 +122,9 @@ class Inbox:
         with self._wake:
             self.closed = True
             self._wake.notify()
+
+    def _batch_waits(self) -> bool:
+        return len(self._images) >= self.batch
 
     def _count(self, **changes: int) -> None:
         now = self.counters

@@ -74,7 +74,8 @@ class Predicting:
 
     async def recent(self) -> dict[str, Any]:
         """Tell the last minutes, second by second, and the classes predicted in the last one."""
-        return {"points": self.history.points(), "classes": self.history.class_mix()}
+        now = int(self.history.clock())
+        return {"time": now, "points": self.history.points(), "classes": self.history.class_mix()}
 
     async def scrape(self) -> Response:
         """Tell the metrics in the text form of Prometheus."""

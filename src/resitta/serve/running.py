@@ -18,14 +18,26 @@ CONNECTIONS = 1000
 
 def listen(host: str, port: int) -> socket.socket:
     """Take the port, or say why not; port 0 takes a free one."""
+    # asyncio answers without delay (TCP_NODELAY) only on sockets that name their protocol.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening.bind((host, port))
+        return listening
     except (OSError, OverflowError) as error:
+        listening.close()
         raise BadSetting(f"cannot listen on {host} port {port} ({error}); choose another --host or --port") from error
 
 
 def run(app: FastAPI, on: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun and let the application close."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more at its end; leave as after any success
+    make_server(app).run(sockets=[on])
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """uvicorn with our limits."""
     config = uvicorn.Config(
         app,
         http=Impatient,
@@ -37,8 +49,7 @@ def run(app: FastAPI, on: socket.socket) -> None:
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more at its end; leave as after any success
-    uvicorn.Server(config).run(sockets=[on])
+    return uvicorn.Server(config)
 
 
 class Impatient(H11Protocol):

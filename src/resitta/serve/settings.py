@@ -30,7 +30,9 @@ class Limits:
     learn_queue
         Images that may wait to be learned from; further ones are predicted, and counted as dropped.
     batch
-        Images that are predicted, or learned from, at once.
+        Images that are predicted at once.
+    learn_batch
+        Images that are learned from at once; fewer when they come slowly.
     wait_ms
         How long a prediction may wait for others to share its batch.
     body_timeout
@@ -49,6 +51,7 @@ class Limits:
     queue: int = setting(256, at_least=1)
     learn_queue: int = setting(512, at_least=1)
     batch: int = setting(32, at_least=1)
+    learn_batch: int = setting(64, at_least=1)
     wait_ms: float = setting(2.0, at_least=0)
     body_timeout: float = setting(10.0, above=0)
     answer_timeout: float = setting(30.0, above=0)

@@ -48,7 +48,7 @@ class Writer:
         self.folder = folder
         self.limits = limits
         self.events = events
-        self.inbox = Inbox(limits.learn_queue)
+        self.inbox = Inbox(room=limits.learn_queue, batch=limits.learn_batch)
         self.published = Published(folder.recover(adapter), exported(adapter))
         self.stats = adapter.stats
         self._saved = (self.published.version, adapter.samples)
@@ -133,7 +133,7 @@ class Writer:
             self.inbox.wait(REFRESH)
             for task in self.inbox.tasks():
                 task()
-            if (images := self.inbox.take(self.limits.batch)) is not None:
+            if (images := self.inbox.take()) is not None:
                 self._learn(images)
             self._look_and_save()
         for task in self.inbox.tasks():  # asked for in the last moment
@@ -148,9 +148,9 @@ class Writer:
             self.inbox.settle(skipped=len(images))
             self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
             return
-        self.inbox.settle(learned=len(images))
         if self.adapter.learner.updates != before:
             self._publish()
+        self.inbox.settle(learned=len(images))
 
     def _publish(self) -> None:
         self.published = Published(self.published.version + 1, exported(self.adapter))
