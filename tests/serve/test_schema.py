@@ -22,13 +22,14 @@ def test_every_refusal_is_a_sentence() -> None:
 
 @pytest.mark.skipif(COMMAND is None, reason="schemathesis is not installed")
 @pytest.mark.parametrize("headers", [(), ("--header", f"Authorization: Bearer {TOKEN}")], ids=["no token", "token"])
-def test_schemathesis_finds_nothing(url: str, engine: Engine, headers: tuple[str, ...]) -> None:
+def test_schemathesis_finds_nothing(url: str, engine: Engine, tmp_path: Path, headers: tuple[str, ...]) -> None:
     options = ("--max-examples", "20", "--seed", "1", "--no-color")
     found = subprocess.run(
         [str(COMMAND), "run", f"{url}/openapi.json", *CHECKS, *options, *headers],
         capture_output=True,
         text=True,
         timeout=120,
+        cwd=tmp_path,  # it keeps a folder of its own
         check=False,
     )
     assert found.returncode == 0, found.stdout
