@@ -41,9 +41,8 @@ def main() -> None:
         kind = KINDS.get(path.suffix.lower(), "application/octet-stream")
         answer = post(f"{args.url}/predict", path.read_bytes(), {"Content-Type": kind})
         best = answer["predictions"][0]
-        print(
-            f"{path}: {best['name']} ({best['confidence']:.0%}, {best['entropy']:.2f} nats), version {answer['version']}"
-        )
+        sure = f"{best['confidence']:.0%}, {best['entropy']:.2f} nats"
+        print(f"{path}: {best['name']} ({sure}), version {answer['version']}")
 
 
 if __name__ == "__main__":
