@@ -15,9 +15,13 @@ from resitta.registry import create
 
 Measured = Callable[[list[RunRecord]], list[dict[str, object]]]
 MODEL = """
+import torch
 from resitta.checks import tiny_network
 def make():
-    return tiny_network(classes=4)
+    network, tints = tiny_network(classes=4), torch.rand(64, 3, 1, 1, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():  # images of different tints get different predictions
+        network[-1].bias -= network(tints.expand(-1, -1, 32, 32)).mean(dim=0)
+    return network
 """
 
 
@@ -29,9 +33,12 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     Path("data").mkdir()
     Path("mine.py").write_text(MODEL)
     rng = np.random.default_rng(0)
+    labels = np.arange(5 * 100) % 4
+    tints = rng.integers(0, 100, (4, 1, 1, 3))[labels]
     for name in ("fog", "contrast"):
-        np.save(f"data/{name}.npy", rng.integers(0, 256, (5 * 100, 32, 32, 3), np.uint8))
-    np.save("data/labels.npy", np.arange(5 * 100) % 4)
+        pixels = tints + rng.integers(0, 156, (500, 1, 1, 3))
+        np.save(f"data/{name}.npy", np.broadcast_to(pixels, (500, 32, 32, 3)).astype(np.uint8))
+    np.save("data/labels.npy", labels)
     protocol = Protocol(corruptions=("fog", "contrast"))
     return Recipe(protocol=protocol, model="mine.py:make", data=Path("data"), out=Path("out"))
 

@@ -47,10 +47,14 @@ class News:
 
 @dataclass(frozen=True)
 class Report:
-    """What the writer tells about itself; `writer` is another name after a restart."""
+    """What the writer tells about itself; `writer` is another name after a restart.
+
+    `readers`: the version each reader last had.
+    """
 
     writer: str
     version: int
+    readers: dict[int, int]
     paused: bool
     counters: Counters
     stats: Stats
@@ -87,14 +91,16 @@ class WriterActor:
         self.source = adapter.source.model
         self.writer = Writer(adapter, StateFolder(state, keep=limits.keep), limits, Events())
         self.name = os.urandom(8).hex()
+        self.readers: dict[int, int] = {}
         self.writer.start()
 
     def offer(self, images: Any) -> int:
         """Learn from images, an array, when their turn comes; return how many are taken."""
         return self.writer.inbox.offer(torch.tensor(images))
 
-    def news(self, writer: str, version: int) -> News | None:
+    def news(self, reader: int, writer: str, version: int) -> News | None:
         """Return the newest state, or None if it is the one the reader has."""
+        self.readers[reader] = version
         published = self.writer.published
         if (writer, version) == (self.name, published.version) or published.network is None:
             return None
@@ -104,7 +110,8 @@ class WriterActor:
         """Tell where the writer stands."""
         writer = self.writer
         counters, events = writer.inbox.counters, writer.events.newest()
-        return Report(self.name, writer.published.version, writer.inbox.paused, counters, writer.stats, events)
+        version, readers = writer.published.version, dict(self.readers)
+        return Report(self.name, version, readers, writer.inbox.paused, counters, writer.stats, events)
 
     def do(self, task: str, *arguments: Any) -> tuple[Any, tuple[int, str] | None]:
         """Do a task of the `Writer`, in its turn; return its result, or the status and sentence of a refusal."""
@@ -121,12 +128,13 @@ class WriterActor:
 class ReaderActor:
     """Predicts with the newest state it has heard of."""
 
-    def __init__(self, make: MakeAdapter, folder: Path, writer: Any) -> None:
+    def __init__(self, make: MakeAdapter, folder: Path, writer: Any, number: int) -> None:
         enter(folder)
         adapter = make()
         self.source, self.output = adapter.source.model, adapter.source.output
         self.device = adapter.source.device
         self.writer = writer
+        self.number = number
         self.news = News("", 0, {})
         self.published = Published(0, exported(adapter))
         threading.Thread(target=self._follow, name="resitta-follower", daemon=True).start()
@@ -147,7 +155,7 @@ class ReaderActor:
         while True:
             time.sleep(FOLLOW_EVERY)
             try:
-                news = ray.get(self.writer.news.remote(self.news.writer, self.news.version))
+                news = ray.get(self.writer.news.remote(self.number, self.news.writer, self.news.version))
             except ray.exceptions.RayError:  # the writer is gone; Ray brings it back
                 continue
             if news is not None:

@@ -75,9 +75,10 @@ class RayEngine(Engine):
 
     def stats(self) -> dict[str, Any]:
         """The state of the service as JSON, with the version of each reader."""
-        readers, writer = cast(RemoteReaders, self.reader), cast(RemoteWriter, self.writer)
-        events = sorted([*self.events.newest(), *writer.inbox.report.events], key=lambda event: -event.time)
-        return {**super().stats(), "readers": readers.versions(), "events": [vars(event) for event in events]}
+        report = cast(RemoteWriter, self.writer).inbox.report
+        events = sorted([*self.events.newest(), *report.events], key=lambda event: -event.time)
+        readers = [report.readers.get(number, 0) for number in range(len(self.actors) - 1)]
+        return {**super().stats(), "readers": readers, "events": [vars(event) for event in events]}
 
     def _start_actors(self, make: MakeAdapter, state: Path, readers: int, needs: dict[str, float]) -> list[Any]:
         """Start the writer and the readers, and wait until all answer."""
@@ -85,7 +86,7 @@ class RayEngine(Engine):
         writer = ray.remote(max_restarts=-1, max_concurrency=CALLS_AT_ONCE, **needs)(WriterActor)
         reader = ray.remote(max_restarts=-1, **needs)(ReaderActor)
         first = writer.remote(make, here, state, self.limits)
-        actors = [first, *(reader.remote(make, here, first) for _ in range(readers))]
+        actors = [first, *(reader.remote(make, here, first, number) for number in range(readers))]
         try:
             ray.get([first.report.remote(), *(actor.version.remote() for actor in actors[1:])], timeout=START_SECONDS)
         except ray.exceptions.RayError as error:

@@ -193,12 +193,6 @@ class RemoteReaders:
         there = [queue for index, queue in enumerate(self.queues) if self._is_there(index)]
         return min(there or self.queues, key=lambda queue: queue.waiting).submit(images)
 
-    def versions(self) -> list[int | None]:
-        """The version each reader predicts with; None for one that does not answer."""
-        asked = [actor.version.remote() for actor in self.actors]
-        there, _ = self.ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
-        return [self._result(reference) if reference in there else None for reference in asked]
-
     def _predict(self, first: int, images: Tensor) -> tuple[Tensor, int, int]:
         """Predict with a reader, or with the next one if it has died."""
         count = len(self.actors)
