@@ -62,7 +62,17 @@ def join(adapter: "Adapter", group: dist.ProcessGroup | Literal["world"]) -> Non
 
 
 def finish(adapter: "Adapter") -> None:
-    """Say that this rank's stream has ended, and take part in the others' updates until theirs have ended too."""
+    """Say that this rank's stream has ended, and take part in the others' updates until theirs have ended too.
+
+    >>> import tempfile, resitta
+    >>> from resitta.checks import tiny_network
+    >>> dist.init_process_group("gloo", f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1)
+    >>> adapter = resitta.adapt(tiny_network(), "resitta", group="world")
+    >>> adapter(torch.rand(64, 3, 16, 16)).shape
+    torch.Size([64, 5])
+    >>> finish(adapter)
+    >>> dist.destroy_process_group()
+    """
     learner = _sharing(adapter)
     union = learner.networks.union
     if isinstance(union, Group):

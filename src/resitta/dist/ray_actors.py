@@ -128,12 +128,13 @@ class WriterActor:
 class ReaderActor:
     """Predicts with the newest state it has heard of."""
 
-    def __init__(self, make: MakeAdapter, folder: Path, writer: Any, number: int) -> None:
+    def __init__(self, make: MakeAdapter, folder: Path, writer: str, number: int) -> None:
         enter(folder)
         adapter = make()
         self.source, self.output = adapter.source.model, adapter.source.output
         self.device = adapter.source.device
-        self.writer = writer
+        self.ray = require("ray", "dist")
+        self.writer = self.ray.get_actor(writer)
         self.number = number
         self.news = News("", 0, {})
         self.published = Published(0, exported(adapter))
@@ -151,12 +152,11 @@ class ReaderActor:
         return self.published.version
 
     def _follow(self) -> None:
-        ray = require("ray", "dist")
         while True:
             time.sleep(FOLLOW_EVERY)
             try:
-                news = ray.get(self.writer.news.remote(self.number, self.news.writer, self.news.version))
-            except ray.exceptions.RayError:  # the writer is gone; Ray brings it back
+                news = self.ray.get(self.writer.news.remote(self.number, self.news.writer, self.news.version))
+            except self.ray.exceptions.RayError:  # the writer is gone; Ray brings it back
                 continue
             if news is not None:
                 network = Network(changed(self.source, news.tensors), output=self.output).requires_grad_(False)

@@ -8,6 +8,7 @@ Every answer names the version of the state it comes from. A killed writer is re
 snapshot, at that snapshot's version; meanwhile readers answer. A killed reader's requests go to another one.
 """
 
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -83,10 +84,11 @@ class RayEngine(Engine):
     def _start_actors(self, make: MakeAdapter, state: Path, readers: int, needs: dict[str, float]) -> list[Any]:
         """Start the writer and the readers, and wait until all answer."""
         ray, here = self._ray, Path.cwd()
+        name = f"resitta-writer-{os.urandom(8).hex()}"
         writer = ray.remote(max_restarts=-1, max_concurrency=CALLS_AT_ONCE, **needs)(WriterActor)
         reader = ray.remote(max_restarts=-1, **needs)(ReaderActor)
-        first = writer.remote(make, here, state, self.limits)
-        actors = [first, *(reader.remote(make, here, first, number) for number in range(readers))]
+        first = writer.options(name=name).remote(make, here, state, self.limits)
+        actors = [first, *(reader.remote(make, here, name, number) for number in range(readers))]
         try:
             ray.get([first.report.remote(), *(actor.version.remote() for actor in actors[1:])], timeout=START_SECONDS)
         except ray.exceptions.RayError as error:
