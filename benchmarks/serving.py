@@ -37,6 +37,7 @@ from resitta.demo.run import corrupted_stream
 from resitta.serve.storage import StateFolder
 
 TOKEN = "a token for measuring only"
+Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 RECORD = Path(__file__).parent / "records" / "serving.json"
 
 
@@ -51,7 +52,12 @@ def main() -> None:
     args = parser.parse_args()
     pictures = png_stream(2_000)
     record = {
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__},
+        "machine": {
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 1),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
         "load": under_load(pictures, args.requests, args.clients, args.block, math.inf),
         "cameras": under_load(pictures, args.requests, args.clients, args.block, args.rate),
         "kill": under_kill(pictures, args.clients),
@@ -138,8 +144,8 @@ class Tally:
         return round(float(np.quantile(self.latencies, quantile)) * 1000, 2)
 
 
-async def ask(port: int, picture: bytes, tally: Tally, pipe: Any) -> Any:
-    """Send one image over a kept connection, or a new one, and note what came back."""
+async def ask(port: int, picture: bytes, tally: Tally, pipe: Pipe | None) -> Pipe | None:
+    """Send one image over a kept connection, or a new one, and note what came back; None if the connection is gone."""
     start = time.perf_counter()
     try:
         reader, writer = pipe or await asyncio.open_connection("127.0.0.1", port)
@@ -150,7 +156,6 @@ async def ask(port: int, picture: bytes, tally: Tally, pipe: Any) -> Any:
         body = json.loads(await reader.readexactly(length))
     except ConnectionRefusedError:
         tally.outcomes["refused"] += 1
-        await asyncio.sleep(0.05)
         return None
     except (OSError, asyncio.IncompleteReadError):
         tally.outcomes["cut off"] += 1
@@ -170,10 +175,11 @@ async def clients(port: int, pictures: list[bytes], count: int, many: int, *, ra
     tally, numbers, start = Tally(), iter(range(count)), time.perf_counter()
 
     async def client() -> None:
-        pipe = None
+        pipe: Pipe | None = None
         for number in numbers:
             await asyncio.sleep(start + number / rate - time.perf_counter())
-            pipe = await ask(port, pictures[number % len(pictures)], tally, pipe)
+            while (pipe := await ask(port, pictures[number % len(pictures)], tally, pipe)) is None:
+                await asyncio.sleep(0.1)  # the service is gone: try again until it is back
         if pipe:
             pipe[1].close()
 

@@ -4,6 +4,7 @@ Nobody else touches the adapter. Others put images and tasks into its inbox, and
 teacher that is replaced as a whole, never changed. So a prediction never waits for an update.
 """
 
+import copy
 import threading
 import time
 from dataclasses import dataclass
@@ -35,9 +36,13 @@ class Published:
 def exported(adapter: Adapter) -> Network | None:
     """A copy of the network that predicts, in its ordinary form, or None if the method has none."""
     try:
-        return Network(adapter.export(), output=adapter.source.output).requires_grad_(False)
+        model = adapter.export().requires_grad_(False)
     except NotExportable:
         return None
+    network = copy.copy(adapter.source)  # how the caller's output is read, around another model
+    network._buffers = dict(network._buffers)
+    network._modules = {"model": model}
+    return network
 
 
 class Writer:
