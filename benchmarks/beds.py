@@ -2,13 +2,18 @@
 
     python benchmarks/beds.py --bed cifar10-wrn16x1 --per-domain 2000
     python benchmarks/beds.py --bed cifar10-wrn28x10 --device cuda --methods all --seeds 1 2 3
+    python benchmarks/beds.py --bed cifar100-resnext29 --device cuda --methods resitta --experiments ablation eta
 
 Needs the folder of beds: $RESITTA_BEDS, or --beds. Records go to --out, one JSON file per run; finished runs are kept.
+With --workers several runs share the device, each in a process of its own; the records say so.
 """
 
 import argparse
 import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +21,14 @@ import torch
 
 from resitta.bench.bench import Bench, Job
 from resitta.bench.paper import PAPER
-from resitta.bench.presets import METHODS, TASKS
-from resitta.bench.protocol import open_domains
+from resitta.bench.presets import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
+from resitta.bench.protocol import Domain, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.models import create as create_model
 from resitta.registry import create
 from resitta.report.formats import as_text
 from resitta.report.tables import error_table
+from resitta.streams.datasets import ImageSet
 
 CAFFE = {"mean": tuple(v / 255 for v in (123.68, 116.779, 103.939)), "std": (1 / 255,) * 3}
 
@@ -51,15 +57,14 @@ BEDS = {
 def main() -> None:
     """Run what has no record yet and print the table beside the paper's."""
     args = arguments()
-    bench = open_bench(args)
-    task = TASKS[BEDS[args.bed].task]
-    methods = [create(name, preset=task.dataset) for name in args.methods]
-    runs: list[RunRecord] = []
-    for job in [Job(method=method, seed=seed) for method in methods for seed in args.seeds]:
-        runs.append(bench.record(job))
-        print(f"{job.title}: {runs[-1].average:.2f} %, {runs[-1].images_per_second:,.0f} images/s", flush=True)
-    same_network = BEDS[args.bed].model == task.model
-    print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if same_network else None)))
+    bed, task = BEDS[args.bed], TASKS[BEDS[args.bed].task]
+    runs = []
+    for job, record in run_all(args, wanted_jobs(args)):
+        runs.append(record)
+        print(f"{job.title}: {record.average:.2f} %, {record.images_per_second:,.0f} images/s", flush=True)
+    order = list(METHODS)
+    runs.sort(key=lambda record: (order.index(record.method), str(record.settings), record.seed))
+    print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if bed.model == task.model else None)))
 
 
 def arguments() -> argparse.Namespace:
@@ -67,14 +72,49 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bed", choices=sorted(BEDS), default="cifar10-wrn16x1")
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
-    parser.add_argument("--methods", nargs="+", default=["source", "bn", "tent", "rotta", "resitta"])
+    parser.add_argument("--methods", nargs="*", default=["source", "bn", "tent", "rotta", "resitta"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--once", nargs="*", default=[], help="methods to run with the first seed only")
+    kinds = sorted(set(EXPERIMENTS) - set(TABLES))
+    parser.add_argument("--experiments", nargs="*", choices=kinds, default=[], help="the ablation and sweeps to run")
+    parser.add_argument("--precision", choices=("exact", "bf16"), default="exact")
     parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="how many runs share the device (default: 1)")
     parser.add_argument("--out", type=Path, default=None, help="default: runs/BED")
     args = parser.parse_args()
     args.methods = METHODS if args.methods == ["all"] else args.methods
+    args.out = args.out or Path("runs") / args.bed
     return args
+
+
+def wanted_jobs(args: argparse.Namespace) -> list[Job]:
+    """Methods with every seed, methods with one, experiments with every seed; what is asked for twice runs once."""
+    dataset = TASKS[BEDS[args.bed].task].dataset
+    seeds = [(name, args.seeds) for name in args.methods] + [(name, args.seeds[:1]) for name in args.once]
+    jobs = [Job(method=create(name, preset=dataset), seed=seed) for name, some in seeds for seed in some]
+    for name in args.experiments:
+        jobs += experiment(name, dataset).jobs(args.seeds)
+    return list(dict.fromkeys(jobs))
+
+
+def run_all(args: argparse.Namespace, jobs: list[Job]) -> Iterator[tuple[Job, RunRecord]]:
+    """Run jobs in this process or in several, and yield the records as they come."""
+    if args.workers == 1:
+        bench = open_bench(args)
+        yield from ((job, bench.record(job)) for job in jobs)
+        return
+    with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
+        domains = protocol_of(args).domains()
+        list(pool.map(make_domain, [args] * len(domains), domains))
+        running = {pool.submit(run_in_worker, args, job): job for job in jobs}
+        for done in as_completed(running):
+            yield running[done], done.result()
+
+
+def protocol_of(args: argparse.Namespace) -> Protocol:
+    """The protocol of the bed's task, on as many images as asked for."""
+    return replace(TASKS[BEDS[args.bed].task].protocol, per_domain=args.per_domain)
 
 
 def open_bench(args: argparse.Namespace) -> Bench:
@@ -82,10 +122,39 @@ def open_bench(args: argparse.Namespace) -> Bench:
     bed = BEDS[args.bed]
     torch.backends.cudnn.benchmark = True  # batches all have one size
     model = create_model(bed.model, args.beds / f"{args.bed}.safetensors", **bed.options).to(args.device)
-    protocol = replace(TASKS[bed.task].protocol, per_domain=args.per_domain)
-    out = args.out or Path("runs") / args.bed
-    sets = open_domains(protocol, args.beds / bed.images, cache=out / "corrupted", device=args.device)
-    return Bench(protocol, model, sets, out, torch.device(args.device), {"bed": args.bed})
+    return Bench(
+        protocol=protocol_of(args),
+        model=model,
+        sets=open_sets(args, protocol_of(args)),
+        out=args.out,
+        device=torch.device(args.device),
+        about={"bed": args.bed},
+        options={} if args.precision == "exact" else {"precision": args.precision},
+        circumstances={"processes_on_the_device": args.workers},
+    )
+
+
+def open_sets(args: argparse.Namespace, protocol: Protocol) -> dict[Domain, ImageSet]:
+    """Open the corrupted images of a protocol, or make them."""
+    images = args.beds / BEDS[args.bed].images
+    return open_domains(protocol, images, cache=args.out / "corrupted", device=args.device)
+
+
+opened: list[Bench] = []
+"""The bench of a worker process."""
+
+
+def make_domain(args: argparse.Namespace, domain: Domain) -> None:
+    """Make the images of one corruption, in a worker."""
+    torch.set_num_threads(1)
+    open_sets(args, replace(protocol_of(args), corruptions=(domain[0],)))
+
+
+def run_in_worker(args: argparse.Namespace, job: Job) -> RunRecord:
+    """Run one job in a worker, which opens the bench for its first."""
+    if not opened:
+        opened.append(open_bench(args))
+    return opened[0].record(job)
 
 
 if __name__ == "__main__":

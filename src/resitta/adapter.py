@@ -1,24 +1,32 @@
 """`adapt(model, "resitta")` wraps a classifier; calling the result predicts a batch and learns from it."""
 
 import copy
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import BatchNorm, bn_layers
-from resitta.components.entropy import entropy
-from resitta.components.network import Network, Normalized, Output
-from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
-from resitta.inputs import NonFinite, check_form, check_values
+from resitta.components.entropy import tally
+from resitta.components.network import Network, Normalized, Output, Precision
+from resitta.components.replay import Replay
+from resitta.components.sharing import once_per_tensor
+from resitta.errors import BadSetting, BadState, NotExportable
+from resitta.events import Callback, Listener, Restarted
+from resitta.exclusive import exclusive, new_turn
+from resitta.guard import Guard, Sentry, sentry_for
+from resitta.inputs import NonFinite, answer_around, check_form, check_values
 from resitta.method import Method
+from resitta.options import Options, Ranks
 from resitta.registry import create
-from resitta.stats import Stats, bank_stats, drift
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+from resitta.state import store
+from resitta.state.fingerprint import Fingerprint
+from resitta.stats import Stats, stats_of
+from resitta.suitable import check_model
+from resitta.watch import Watcher
 
 
 def adapt(
@@ -30,7 +38,10 @@ def adapt(
     output: Output = None,
     normalized: Normalized | None = None,
     non_finite: NonFinite = "raise",
-    group: "ProcessGroup | Literal['world'] | None" = None,
+    guard: Guard | bool = False,
+    precision: Precision = "exact",
+    cuda_graphs: bool = True,
+    group: Ranks = None,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -46,6 +57,10 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
+        guard: True, or a `Guard` with settings of its own, takes back what would break the adapter (resitta.guard).
+        precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast).
+        cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
+            forward pass depends on more than its inputs and weights.
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.dist.group`.
         settings: any setting of the method, by name.
 
@@ -57,38 +72,39 @@ def adapt(
     (torch.Size([16, 5]), 16, 16)
     """
     chosen = create(method, preset=preset, **settings)
-    return Adapter(model, chosen, seed=seed, output=output, normalized=normalized, non_finite=non_finite, group=group)
+    return Adapter(
+        model,
+        chosen,
+        seed=seed,
+        output=output,
+        normalized=normalized,
+        non_finite=non_finite,
+        guard=guard,
+        precision=precision,
+        cuda_graphs=cuda_graphs,
+        group=group,
+    )
 
 
 class Adapter(nn.Module):
     """A classifier that learns from what it predicts. Make one with `adapt`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        method: Method,
-        *,
-        seed: int = 0,
-        output: Output = None,
-        normalized: Normalized | None = None,
-        non_finite: NonFinite = "raise",
-        group: "ProcessGroup | Literal['world'] | None" = None,
-    ) -> None:
+    def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
-        if non_finite not in ("raise", "skip"):
-            raise BadSetting(f"non_finite must be 'raise' or 'skip', found {non_finite!r}")
-        if not isinstance(seed, int):
-            raise BadSetting(f"seed must be a whole number, found {seed!r}")
+        self.options = Options(**options)
         check_model(model, method)
         self.method = method
-        self.seed = seed
-        self.non_finite = non_finite
-        self.group = group
-        self.learning = True
+        self.pauses = 0
+        self.turn = new_turn()
+        self.guard: Sentry | None = sentry_for(self.options.guard)
+        self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
         self.generator = torch.Generator()
+        self.replay = Replay()
+        given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision")}
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
-            self._source = (Network(model, output=output, normalized=normalized),)
+            self._source = (Network(model, **given),)
+        self.fingerprint = Fingerprint(self.source.model)
         self.reset()
 
     @property
@@ -96,28 +112,34 @@ class Adapter(nn.Module):
         """The caller's network, as it came; its weights are shared with the caller's model."""
         return self._source[0]
 
+    @exclusive
     def reset(self) -> None:
         """Go back to the source, bit for bit: the learner starts anew."""
         self.samples = 0
-        self.generator.manual_seed(self.seed)
+        self.generator.manual_seed(self.options.seed)
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
-            self.mean_entropy = torch.zeros(())
-        if self.group is not None:
+            self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
+        for module in self.modules():
+            if isinstance(module, Replay):
+                module.enabled = self.options.cuda_graphs
+        if self.options.group is not None:
             from resitta.dist.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
 
-            join(self, self.group)
+            join(self, self.options.group)
+        self.emit(Restarted(samples=0))
 
+    @exclusive
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
         check_form(images, self.source)
         # A caller's inference_mode forbids training even under enable_grad, and its tensors cannot enter a graph.
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
-            finite = check_values(images, self.source, self.non_finite)
+            finite = check_values(images, self.source, self.options.non_finite)
             images = images.to(self.source.dtype)
-            answer = self._step if self.learning else self._predict
-            return answer(images) if finite is None else self._answer_around(images, finite, answer)
+            answer = self._predict if self.pauses else self._step
+            return answer(images) if finite is None else answer_around(images, finite, answer, self._predict)
 
     def _predict(self, images: Tensor) -> Tensor:
         """Predict only; random views a method may use leave no trace."""
@@ -129,46 +151,59 @@ class Adapter(nn.Module):
             self.generator.set_state(before)
 
     def _step(self, images: Tensor) -> Tensor:
-        """Predict and learn."""
-        logits = self.learner.step(images).detach()
-        self.samples += len(images)
-        before, batch = self.mean_entropy.to(logits.device), entropy(logits.float()).nanmean()
-        after = before.lerp(batch, len(images) / self.samples)
-        self.mean_entropy = torch.where(after.isfinite(), after, before)
+        """Predict and learn, with the watchers around it."""
+        for watcher in self.watchers:
+            watcher.before_step(self, images)
+        logits = self._learn(images)
+        for watcher in self.watchers:
+            watcher.after_step(self, images, logits)
         return logits
 
-    def _answer_around(self, images: Tensor, finite: Tensor, answer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Answer the finite images as if they came alone; the others are repaired and only predicted."""
-        repaired = images[~finite].nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
-        skipped = self._predict(repaired)
-        logits = skipped.new_empty((len(images), skipped.shape[1]))
-        logits[~finite] = skipped
-        if finite.any():
-            logits[finite] = answer(images[finite])
+    def _learn(self, images: Tensor) -> Tensor:
+        logits = self.learner.step(images).detach()
+        self.samples += len(images)
+        self.entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
         return logits
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call a watcher's hooks around every learning step from now on, after those already attached."""
+        if not isinstance(watcher, Watcher):
+            raise BadSetting(f"a watcher derives from resitta.watch.Watcher, found a {type(watcher).__name__}")
+        self.watchers.append(watcher)
+
+    def listen(self, callback: Callback) -> None:
+        """Call back with an `Updated` after each update and a `GuardFired` when a guard fires (see resitta.events)."""
+        self.watch(Listener(callback))
+
+    def emit(self, event: object) -> None:
+        """Tell every watcher of an event."""
+        for watcher in self.watchers:
+            watcher.notice(self, event)
 
     @contextmanager
     def paused(self) -> Iterator[Self]:
-        """Predict without learning inside the `with` block."""
-        before, self.learning = self.learning, False
+        """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
+        with self.turn:
+            self.pauses += 1
         try:
             yield self
         finally:
-            self.learning = before
+            with self.turn:
+                self.pauses -= 1
 
     @property
+    def mean_entropy(self) -> float:
+        """The mean entropy of all predictions learned from so far."""
+        total, count = self.entropies.tolist()
+        return float(total) / max(1.0, float(count))
+
+    @property
+    @exclusive
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
-        memory = self.learner.memory()
-        network = next(module for module in self.learner.modules() if isinstance(module, Network))
-        return Stats(
-            samples=self.samples,
-            updates=self.learner.updates,
-            mean_entropy=float(self.mean_entropy),
-            bank=None if memory is None else bank_stats(memory),
-            drift=drift(network.model, self.source.model),
-        )
+        return stats_of(self.learner, self.source, samples=self.samples, mean_entropy=self.mean_entropy)
 
+    @exclusive
     def export(self) -> nn.Module:
         """Return the caller's own architecture with ordinary BatchNorm layers that hold what was learned."""
         deployed = self.learner.deployed()
@@ -178,12 +213,24 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             return deployed.export()
 
+    @exclusive
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything learned to one file, at once or not at all; `resitta.load(model, path)` goes on from it."""
+        store.save(self, path)
+
+    @exclusive
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is."""
+        store.restore(self, path)
+
+    @exclusive
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return a snapshot of everything learned: unlike torch's own it does not change when the adapter goes on."""
         state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)
         state.update({key: copy.deepcopy(value) for key, value in state.items() if key.startswith(prefix)})
         return state
 
+    @exclusive
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
         if assign:
@@ -191,18 +238,21 @@ class Adapter(nn.Module):
         before = self.state_dict()
         with torch.inference_mode(False):
             try:
-                return super().load_state_dict(state_dict, strict)
+                fitted = super().load_state_dict(state_dict, strict)
             except Exception as error:
                 super().load_state_dict(before)
                 reason = " ".join(str(error).split())
                 raise BadState(f"the state does not fit this {self.method.name} adapter: {reason}") from error
+        self.emit(Restarted(samples=self.samples))
+        return fitted
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters and the random generator for `state_dict`."""
         return {
             "method": self.method.name,
+            "model": self.fingerprint.structure,
             "samples": self.samples,
-            "mean_entropy": float(self.mean_entropy),
+            "entropies": self.entropies,
             "generator": self.generator.get_state(),
         }
 
@@ -210,9 +260,28 @@ class Adapter(nn.Module):
         """Take the counters and the random generator back from a `state_dict`."""
         if state["method"] != self.method.name:
             raise BadState(f"it was saved by method {state['method']!r}")
+        if state["model"] != self.fingerprint.structure:
+            raise BadState("it was saved with a model whose tensors have other names or shapes, or other classes")
         self.samples = int(state["samples"])
-        self.mean_entropy = torch.tensor(state["mean_entropy"])
+        self.entropies = state["entropies"].clone()
         self.generator.set_state(state["generator"].cpu())
+
+    @exclusive
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
+        snapshot = io.BytesIO()
+        torch.save(self.state_dict(), snapshot)
+        left_out = ("_modules", "generator", "turn")
+        rest = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {**rest, "pauses": 0, "snapshot": snapshot.getvalue()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        snapshot = io.BytesIO(state.pop("snapshot"))
+        super().__setstate__(
+            {**state, "_modules": {"replay": Replay()}, "generator": torch.Generator(), "turn": new_turn()}
+        )  # type: ignore[no-untyped-call]
+        self.reset()
+        self.load_state_dict(torch.load(snapshot, weights_only=True))
 
     def extra_repr(self) -> str:
         """Say what adapts and how much of the model that is."""
@@ -220,50 +289,12 @@ class Adapter(nn.Module):
         total = sum(p.numel() for p in self.source.model.parameters())
         return f"method={self.method!r}, {owned:,} own parameters beside the model's {total:,}"
 
+    @exclusive
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
-        moved: dict[Any, tuple[Tensor, Tensor]] = {}
-
-        def once(tensor: Tensor) -> Tensor:
-            place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-            if tensor.data_ptr() == 0:
-                return fn(tensor)
-            if place not in moved:
-                moved[place] = (
-                    tensor.detach(),
-                    fn(tensor.detach()),
-                )  # the old one stays alive, so its address stays unique
-            return moved[place][1]
-
+        once = once_per_tensor(fn)
         with torch.inference_mode(False):
             self.source._apply(once, recurse)  # type: ignore[no-untyped-call]
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
+        self.fingerprint = Fingerprint(self.source.model)
         return self
-
-
-def check_model(model: nn.Module, method: Method) -> None:
-    """Refuse a model that lacks what a method needs, and name a method that would work."""
-    if not isinstance(model, nn.Module):
-        raise UnsuitableModel(f"the model must be a torch.nn.Module, found {type(model).__name__}")
-    kind = type(model).__name__
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsuitableModel(f"{kind} is compiled to TorchScript; pass the module it was made from")
-    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
-    _check_hidden_layers(model)
-    layers = bn_layers(model)
-    if method.needs != "nothing" and not layers:
-        raise UnsuitableModel(f"{method.name} needs BatchNorm layers; {kind} has none. Use method='source' or 'lame'.")
-    bare = [name for name, layer in layers if layer.running_mean is None]
-    if method.needs == "running_statistics" and bare:
-        lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
-        raise UnsuitableModel(f"{method.name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
-
-
-def _check_hidden_layers(model: nn.Module) -> None:
-    """Refuse BatchNorm layers that a module reaches past torch's own bookkeeping, where no wrapper can stand."""
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):
-                place = f"{type(module).__name__} keeps BatchNorm layers in the plain list {name!r}"
-                raise UnsuitableModel(f"{place}; make it a torch.nn.ModuleList, so that they can be found")

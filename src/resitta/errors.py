@@ -44,6 +44,14 @@ class BadState(ResittaError, ValueError):
     """A saved state does not belong to this adapter or is damaged."""
 
 
+class NotSaved(ResittaError, OSError):
+    """A state could not be written to disk. What was saved there before is untouched."""
+
+
+class Collapsed(ResittaError):
+    """A guard with action='raise' has found that the adapter no longer predicts sensibly."""
+
+
 class NotExportable(ResittaError):
     """The method predicts in a way that no ordinary BatchNorm checkpoint can express."""
 

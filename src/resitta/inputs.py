@@ -1,6 +1,7 @@
 """What may enter an adapter: float images in [0, 1], N×C×H×W, finite, on the model's device."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -35,7 +36,7 @@ def check_form(images: Any, network: Network) -> None:
 
 def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
     """Refuse values outside [0, 1]; return which images are finite, or None when all are (one copy to the host)."""
-    pixels = images if network.mean is None or network.std is None else images * network.std + network.mean
+    pixels = network.pixels(images)
     low, high = torch.stack(pixels.aminmax()).tolist()
     finite = None
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -49,6 +50,25 @@ def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Ten
     if low < -rounding or high > 1 + rounding:
         raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {_range_hint(low, high, network)}")
     return finite
+
+
+def answer_around(
+    images: Tensor, finite: Tensor, answer: Callable[[Tensor], Tensor], predict: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Answer the finite images as if they came alone; the others are repaired and only predicted.
+
+    >>> images = torch.tensor([[1.0], [torch.nan]])
+    >>> answer_around(images, torch.tensor([True, False]), torch.neg, torch.exp)
+    tensor([[-1.],
+            [ 1.]])
+    """
+    repaired = images[~finite].nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
+    skipped = predict(repaired)
+    logits = skipped.new_empty((len(images), skipped.shape[1]))
+    logits[~finite] = skipped
+    if finite.any():
+        logits[finite] = answer(images[finite])
+    return logits
 
 
 def _check_channels(images: Tensor, network: Network) -> None:

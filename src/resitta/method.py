@@ -15,15 +15,23 @@ from torch import Tensor, nn
 
 from resitta.components.memory import Memory
 from resitta.components.network import Network, Trained
+from resitta.components.replay import Replay
 from resitta.settings import check_settings
 
 Needs = Literal["nothing", "batch_norm", "running_statistics"]
 
 
 class Learner(nn.Module, ABC):
-    """What a method keeps on one stream. Gradients are enabled inside `step`."""
+    """What a method keeps on one stream. Gradients are enabled inside `step`.
+
+    `self.replay(function, *tensors)` calls a function that never waits for the device; see `Replay`.
+    """
 
     updates: int = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replay = Replay()
 
     @abstractmethod
     def predict(self, images: Tensor) -> Tensor:

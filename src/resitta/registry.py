@@ -57,6 +57,8 @@ def create(method: str | Method, *, preset: str | None = None, **settings: Any) 
 
 
 def _preset(cls: type[Method], preset: str) -> dict[str, Any]:
+    if not isinstance(preset, str):
+        raise BadSetting(f"a preset is a name such as 'cifar10', found {preset!r}")
     if preset not in cls.presets:
         raise UnknownName(f"{cls.name} has no preset {preset!r}. {near(preset, cls.presets)}")
     return dict(cls.presets[preset])

@@ -6,7 +6,9 @@ from torch import nn
 
 from resitta.components.bn_layers import AdaptiveBN, bn_layers
 from resitta.components.memory import Memory
+from resitta.components.network import Network
 from resitta.components.resibn import wasserstein
+from resitta.method import Learner
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,19 @@ class Stats:
     def mean_drift(self) -> float:
         """The mean of `drift` over the layers."""
         return sum(self.drift.values()) / max(1, len(self.drift))
+
+
+def stats_of(learner: Learner, source: Network, *, samples: int, mean_entropy: float) -> Stats:
+    """Describe a learner; its first network is the one that predicts."""
+    memory = learner.memory()
+    network = next(module for module in learner.modules() if isinstance(module, Network))
+    return Stats(
+        samples=samples,
+        updates=learner.updates,
+        mean_entropy=mean_entropy,
+        bank=None if memory is None else bank_stats(memory),
+        drift=drift(network.model, source.model),
+    )
 
 
 def bank_stats(memory: Memory) -> BankStats:

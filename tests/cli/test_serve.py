@@ -33,4 +33,4 @@ def test_settings_reach_the_method() -> None:
         "wrn16x1", None, method="resitta", preset="imagenet", settings=["lr=0.5"], size=None, seed=3, device="cpu"
     )
     assert side == 32
-    assert (adapter.method.lr, adapter.method.eta, adapter.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]
+    assert (adapter.method.lr, adapter.method.eta, adapter.options.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]

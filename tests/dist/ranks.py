@@ -77,7 +77,9 @@ def without_images(rank: int) -> dict[str, Any]:
     for batch in torch.split(camera(1, n=64), 16) if rank == 1 else ():
         member(batch)
     finish(member)
-    return {"state": networks(member), "updates": member.stats.updates}
+    learner: Any = member.learner
+    recorded = (learner.replay.enabled, learner.networks.teacher.replay.enabled)
+    return {"state": networks(member), "updates": member.stats.updates, "recorded": recorded}
 
 
 def strangers(rank: int) -> dict[str, Any]:

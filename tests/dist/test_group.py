@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import resitta
 from resitta.checks import tiny_network
-from resitta.components.resibn import ResiBN
+from resitta.components.resibn import ResiBN, align
 from resitta.dist.group import finish
 from resitta.errors import BadSetting
 from resitta.methods.rotta import timeliness
@@ -52,10 +52,9 @@ def state(adapter: resitta.Adapter) -> dict[str, Tensor]:
 def learn(learner: Any, samples: Tensor, ages: Tensor) -> None:
     """One update of a plain learner on samples of ours instead of its bank's."""
     weights = timeliness((ages + 1) / 16) if learner.method.name == "rotta" else None
-    learner.networks.update(samples, weights=weights)
-    for layer in learner.modules():
-        if isinstance(layer, ResiBN):
-            layer.align(learner.method.eta)
+    learner.networks.update(samples, learner.networks.strong(samples), weights)
+    if learner.method.name == "resitta":
+        align([layer for layer in learner.modules() if isinstance(layer, ResiBN)], learner.method.eta)
 
 
 @pytest.mark.parametrize("method", ["resitta", "rotta"])
@@ -94,6 +93,10 @@ def test_a_rank_without_images_takes_part_and_counts_nothing(seen: list[dict[str
         assert rank["without_images"]["updates"] == 4
         for key, expected in state(alone).items():
             torch.testing.assert_close(rank["without_images"]["state"][key], expected, rtol=1e-8, atol=1e-8)
+
+
+def test_updates_of_a_group_are_not_recorded_but_predictions_are(seen: list[dict[str, Any]]) -> None:
+    assert [rank["without_images"]["recorded"] for rank in seen] == [(False, True), (False, True)]
 
 
 def test_ranks_that_do_not_belong_together_are_refused(seen: list[dict[str, Any]]) -> None:
@@ -139,6 +142,11 @@ def test_one_rank_is_the_plain_adapter(model: nn.Module, method: str) -> None:
 def test_methods_that_adapt_to_batches_are_refused(model: nn.Module, options: dict[str, Any]) -> None:
     with pytest.raises(BadSetting, match="cannot adapt as a group"):
         resitta.adapt(model, **options, group="world")
+
+
+def test_a_group_cannot_be_guarded(model: nn.Module) -> None:
+    with pytest.raises(BadSetting, match="a group cannot be guarded"):
+        resitta.adapt(model, "resitta", group="world", guard=True)
 
 
 def test_a_group_needs_torch_distributed(model: nn.Module) -> None:

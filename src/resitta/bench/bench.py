@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ class Bench:
     device: torch.device
     about: dict[str, Any]
     """What else defines the runs: the names of the model, its checkpoint and the data."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """How adapters are made, beside their method and seed: `precision` and the like."""
+    circumstances: dict[str, Any] = field(default_factory=dict)
+    """What explains the runs' speed without changing their numbers, such as other processes on the device."""
 
     def path(self, job: Job) -> Path:
         """The file of a job's record; its name holds a digest of all that defines the run."""
@@ -61,6 +65,7 @@ class Bench:
             "seed": job.seed,
             "weights": weights_digest(self.model),
             "images": [fingerprint(images) for images in self.sets.values()],
+            **self.options,
             **self.about,
         }
 
@@ -68,10 +73,10 @@ class Bench:
         """Return the record of a job: from its file if it is finished, else by running it."""
         path = self.path(job)
         if not path.exists():
-            adapter = Adapter(self.model, job.method, seed=job.seed)
+            adapter = Adapter(self.model, job.method, seed=job.seed, **self.options)
             stream = self.protocol.stream(self.sets, job.seed)
             result = run(adapter, stream, batch_size=self.protocol.batch_size, progress=progress)
-            save(path, result, **self.identity(job), environment=environment(self.device))
+            save(path, result, **self.identity(job), environment=environment(self.device) | self.circumstances)
         elif progress:
             progress(1, 1)
         return load(path)

@@ -52,7 +52,7 @@ def run(
     return RunRecord(
         method=adapter.method.name,
         settings=settings_of(adapter.method),
-        seed=adapter.seed,
+        seed=adapter.options.seed,
         domains=stream.names,
         borders=stream.borders,
         samples=len(stream),

@@ -62,11 +62,34 @@ class AdaptiveBN(nn.Module):
         """Return the mean and variance the layer normalises with, if it has its own."""
         return None
 
+    def set_statistics(self, mean: Tensor, var: Tensor) -> None:
+        """Normalise with these tensors from now on."""
+
+    def by_layer(self, x: Tensor) -> Tensor:
+        """Return what the caller's layer makes of x."""
+        result: Tensor = self.layer(x)
+        return result
+
     def unwrap(self) -> BatchNorm:
         """Return the caller's layer, holding the statistics."""
         if (statistics := self.statistics()) is not None:
             self.layer.running_mean, self.layer.running_var = statistics
         return self.layer
+
+
+class RunningBN(AdaptiveBN):
+    """A wrapper whose statistics are the running statistics of the caller's layer."""
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Return the running mean and variance."""
+        mean, var = self.layer.running_mean, self.layer.running_var
+        assert mean is not None  # the adapter refuses models without running statistics
+        assert var is not None
+        return mean, var
+
+    def set_statistics(self, mean: Tensor, var: Tensor) -> None:
+        """Use these tensors as running statistics."""
+        self.layer.running_mean, self.layer.running_var = mean, var
 
 
 class BatchStatisticsBN(AdaptiveBN):
@@ -93,25 +116,25 @@ class BatchStatisticsBN(AdaptiveBN):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise, with the layer's own forward pass."""
         if x.numel() > x.shape[1] or self.source_mean is None:
-            return self._layer(x)
+            return self.by_layer(x)
         self.layer.running_mean, self.layer.running_var = self.source_mean, self.source_var
         try:
-            return self._layer(x)
+            return self.by_layer(x)
         finally:
             self.layer.running_mean = self.layer.running_var = None
 
-    def _layer(self, x: Tensor) -> Tensor:
-        result: Tensor = self.layer(x)
-        return result
-
 
 def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and biased variance of each channel over everything but the channel axis.
+    """Return the mean and biased variance of each channel over everything but the channel axis, in float32 at least.
 
     >>> batch_moments(torch.tensor([[1.0], [3.0]]))
     (tensor([2.]), tensor([1.]))
     """
     axes = [axis for axis in range(x.ndim) if axis != 1]
+    if x.is_cuda and not x.requires_grad:  # one pass at the speed of memory, whatever the layout
+        mean, inverse_std = torch.batch_norm_stats(x, 0.0)
+        return mean, inverse_std.pow(-2).where(inverse_std > 0, 0.0)  # no variance has the inverse 0 there
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.device.type == "cpu":  # there two passes are many times faster than torch's single one
         mean = x.mean(axes, keepdim=True)
         return mean.flatten(), (x - mean).square().mean(axes)
@@ -124,8 +147,12 @@ def updating_statistics(network: nn.Module, moments: Moments = batch_moments) ->
     """Let every wrapped layer of a network move its statistics in the forward passes inside.
 
     `moments` gives a batch's statistics where they are more than those of the batch at hand.
+
+    Inside, a layer sets new tensors, since a graph of gradients may hold the old ones. At the end their values are
+    written to where the statistics were before, so that statistics keep their place in memory.
     """
     layers = [module for module in network.modules() if isinstance(module, AdaptiveBN)]
+    homes = [layer.statistics() for layer in layers]
     for layer in layers:
         layer.updating, layer.moments = True, moments
     try:
@@ -133,3 +160,15 @@ def updating_statistics(network: nn.Module, moments: Moments = batch_moments) ->
     finally:
         for layer in layers:
             layer.updating, layer.moments = False, batch_moments
+        _bring_home([(layer, home) for layer, home in zip(layers, homes, strict=True) if home is not None])
+
+
+@torch.no_grad()
+def _bring_home(places: list[tuple[AdaptiveBN, tuple[Tensor, Tensor]]]) -> None:
+    """Write the present statistics of layers into the given tensors, all at once, and let the layers use those."""
+    homes = [tensor for _, home in places for tensor in home]
+    values = [tensor for layer, _ in places for tensor in layer.statistics() or ()]
+    if homes:
+        torch._foreach_copy_(homes, values)
+    for layer, home in places:
+        layer.set_statistics(*home)

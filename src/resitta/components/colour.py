@@ -8,6 +8,8 @@ leave them as they are.
 import torch
 from torch import Tensor
 
+from resitta.components.replay import Call, call_directly
+
 Factor = float | Tensor
 
 
@@ -112,8 +114,8 @@ JITTER = (
 """The strong view's adjustments, each with the range its factor is drawn from."""
 
 
-def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Apply all of `JITTER`. `factors` and `order` are 1×5 (the same for all images) or N×5, on the host.
+def jitter(images: Tensor, factors: Tensor, order: Tensor, call: Call = call_directly) -> Tensor:
+    """Apply all of `JITTER`. `factors` and `order` are 1×5 (the same for all images) or N×5, the order on the host.
 
     Column k of `factors` belongs to entry k of `JITTER`; column s of `order` names the entry of step s.
 
@@ -123,7 +125,7 @@ def jitter(images: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """
     if len(order) == 1:
         for index in order[0].tolist():
-            images = JITTER[index][0](images, factors[:, index])
+            images = call(JITTER[index][0], images, factors[:, index])
         return images
     for step in order.unbind(1):
         images = _one_step_each(images, factors, step)
@@ -136,5 +138,5 @@ def _one_step_each(images: Tensor, factors: Tensor, step: Tensor) -> Tensor:
     for index, (adjust, _, _) in enumerate(JITTER):
         rows = (step == index).nonzero().squeeze(1)
         here = rows.to(images.device, non_blocking=True)
-        out[here] = adjust(images[here], factors[rows, index])
+        out[here] = adjust(images[here], factors[rows.to(factors.device), index])
     return out

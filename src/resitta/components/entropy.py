@@ -5,6 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resitta.components.replay import Call, call_directly
+
 
 def log_probabilities(logits: Tensor) -> Tensor:
     """log softmax, with log 0 (a class masked by -inf) as the lowest number, so that 0·log 0 is 0.
@@ -25,12 +27,27 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_p.exp() * log_p).sum(dim=1)
 
 
-def labels_and_entropies(logits: Tensor) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def tally(logits: Tensor, totals: Tensor) -> Tensor:
+    """Add the entropies of a batch, as far as they are finite, and their number to totals of both.
+
+    >>> tally(torch.tensor([[0.0, 0.0], [torch.nan, 0.0]]), torch.zeros(2))
+    tensor([0.6931, 1.0000])
+    """
+    entropies = entropy(logits.float())
+    finite = entropies.isfinite()
+    return totals + torch.stack((entropies.where(finite, 0.0).sum(), finite.sum())).to(totals)
+
+
+def labels_and_entropies(logits: Tensor, call: Call = call_directly) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the predicted labels and their entropies on the host, with a single copy from the device.
 
     >>> labels_and_entropies(torch.tensor([[9.0, 0.0], [0.0, 9.0]]))[0]
     array([0, 1])
     """
-    logits = logits.detach().float()
-    both = torch.stack((logits.argmax(dim=1).float(), entropy(logits))).cpu().numpy()
-    return both[0].astype(np.int64), both[1].astype(np.float64)
+    labels, entropies = call(_scores, logits.detach()).cpu().numpy()
+    return labels.astype(np.int64), entropies.astype(np.float64)
+
+
+def _scores(logits: Tensor) -> Tensor:
+    """Labels and entropies as the two rows of one tensor."""
+    return torch.stack((logits.argmax(dim=1).float(), entropy(logits.float())))

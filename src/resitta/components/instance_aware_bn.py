@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import BatchNorm
-from resitta.components.robust_bn import AffineOnly
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm
 
 
 def soft_shrink(x: Tensor, threshold: Tensor) -> Tensor:
@@ -16,6 +15,37 @@ def soft_shrink(x: Tensor, threshold: Tensor) -> Tensor:
     tensor([-2.,  0.,  1.])
     """
     return torch.relu(x - threshold) - torch.relu(-x - threshold)
+
+
+class AffineOnly(AdaptiveBN):
+    """A wrapper that normalises by itself and leaves the caller's layer the affine part.
+
+    The layer gets mean 0 and variance 1-ε, with which its own forward pass divides by one.
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, layer: BatchNorm) -> None:
+        super().__init__(layer)
+        mean, var = layer.running_mean, layer.running_var
+        assert mean is not None  # the adapter refuses models without running statistics
+        assert var is not None
+        self.register_buffer("mean", mean)
+        self.register_buffer("var", var)
+        layer.running_mean, layer.running_var = torch.zeros_like(mean), torch.full_like(var, 1 - layer.eps)
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Return the running mean and variance."""
+        return self.mean, self.var
+
+    def set_statistics(self, mean: Tensor, var: Tensor) -> None:
+        """Use these tensors as running statistics."""
+        self.mean, self.var = mean, var
+
+    def normalize(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        """Normalise with statistics that broadcast against x, then apply the layer's affine part."""
+        return self.by_layer(((x - mean) * torch.rsqrt(var + self.layer.eps)).to(x.dtype))
 
 
 class InstanceAwareBN(AffineOnly):
@@ -43,8 +73,8 @@ class InstanceAwareBN(AffineOnly):
     def _batch(self, x: Tensor) -> tuple[Tensor, Tensor]:
         axes = [axis for axis in range(x.ndim) if axis != 1]
         var, mean = torch.var_mean(x.to(self.mean.dtype), axes, correction=1)
-        self.mean = self.mean.lerp(mean.detach(), self.momentum)
-        self.var = self.var.lerp(var.detach(), self.momentum)
+        old_mean, old_var = self.statistics()
+        self.set_statistics(old_mean.lerp(mean.detach(), self.momentum), old_var.lerp(var.detach(), self.momentum))
         return mean, var
 
     def _corrected(self, x: Tensor, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

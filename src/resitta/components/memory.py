@@ -6,7 +6,7 @@ which reach the host in one copy per batch; the images themselves never leave th
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resitta.components.entropy import labels_and_entropies
+from resitta.components.replay import Replay
 from resitta.errors import BadImages, BadState
+
+Screen = Callable[[Tensor, Tensor], Tensor]
+"""Returns the logits of images, NaN for those that shall pass by as if they had not come."""
 
 
 class Memory(nn.Module, ABC):
@@ -26,10 +30,12 @@ class Memory(nn.Module, ABC):
     def __init__(self, capacity: int) -> None:
         super().__init__()
         self.capacity = capacity
+        self.replay = Replay()
         self.register_buffer("images", torch.empty(0), persistent=False)  # allocated when the shape is known
         self.all_labels = np.zeros(capacity, dtype=np.int64)
         self.all_entropies = np.zeros(capacity, dtype=np.float64)
         self.births = np.zeros(capacity, dtype=np.int64)
+        self.screen: Screen | None = None
         self.size = 0
         self.clock = 0
         self.classes = 0
@@ -67,7 +73,10 @@ class Memory(nn.Module, ABC):
         """Add a batch in stream order; yield after every `every`-th sample of the stream, when an update is due."""
         self._make_room(images)
         self.classes = logits.shape[1]
-        labels, entropies = labels_and_entropies(logits)
+        labels, entropies = labels_and_entropies(self.screen(images, logits) if self.screen else logits, self.replay)
+        if self.screen and not np.isfinite(entropies).all():
+            known = np.flatnonzero(np.isfinite(entropies))
+            images, labels, entropies = images[torch.from_numpy(known)], labels[known], entropies[known]
         start = 0
         while start < len(images):
             stop = min(len(images), start + every - self.clock % every)
@@ -88,7 +97,9 @@ class Memory(nn.Module, ABC):
                 self.size = max(self.size, slot + 1)
                 newest[slot] = index
         if newest:
-            self.images[list(newest)] = images[list(newest.values())]
+            places = torch.tensor((list(newest), list(newest.values())), device="cpu")
+            slots, indices = places.to(images.device, non_blocking=True)
+            self.images.index_copy_(0, slots, images.index_select(0, indices))
 
     def rescore(self, logits: Tensor) -> None:
         """Replace the labels and entropies of all stored samples by those of fresh predictions."""

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
+from resitta.components.replay import Replay
 from resitta.components.sharing import all_parameters, raise_bn_precision, restore_bn_precision, share, unshare
 from resitta.components.views import View
 from resitta.errors import BadImages, BadOutput, BadSetting, ResittaError
 
 Trained = Literal["none", "affine", "all"]
+Precision = Literal["exact", "bf16"]
 Output = str | int | Callable[[Any], Tensor] | None
 Normalized = tuple[Sequence[float], Sequence[float]]
 
@@ -38,10 +40,20 @@ class Network(nn.Module):
         def __call__(self, images: Tensor) -> Tensor:
             """Return the logits, N×C."""
 
-    def __init__(self, model: nn.Module, *, output: Output = None, normalized: Normalized | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        output: Output = None,
+        normalized: Normalized | None = None,
+        precision: Precision = "exact",
+    ) -> None:
         super().__init__()
         self.model = share(model, own=())
         self.output = output
+        self.precision = precision
+        self.channels_last = False
+        self.replay = Replay()
         self.trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         mean, std = (None, None) if normalized is None else _per_channel(normalized, self.device)
         self.register_buffer("mean", mean, persistent=False)
@@ -66,14 +78,22 @@ class Network(nn.Module):
         tensors = (*self.model.parameters(), *self.model.buffers())
         return next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0, device="cpu"))
 
-    def fork(self, train: Trained = "none") -> "Network":
-        """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped."""
-        twin = copy.copy(self)
-        twin._modules = {}
-        twin._buffers = dict(self._buffers)
-        twin.model = share(self.model, own=self.trained_names(train), borrow_as_buffers=True)
+    def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
+        """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped.
+
+        `channels_last`: on a CUDA device, give the model its images in the layout that convolutions are fastest in.
+        """
+        twin = self.around(share(self.model, own=self.trained_names(train), borrow_as_buffers=True))
+        twin.channels_last = channels_last
         raise_bn_precision(twin.model)
         return twin.eval()
+
+    def around(self, model: nn.Module) -> "Network":
+        """Call another model of this architecture as this network calls its own."""
+        twin = copy.copy(self)
+        twin._modules = {"replay": Replay(), "model": model}
+        twin._buffers = dict(self._buffers)
+        return twin
 
     def with_bn(self, wrap: Callable[[BatchNorm], AdaptiveBN]) -> Self:
         """Wrap every BatchNorm layer of a fork."""
@@ -95,14 +115,33 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, N×C."""
+        layout = torch.channels_last if self.channels_last and images.is_cuda else torch.preserve_format
+        fast = torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
         try:
-            answer = self.model(images.clone())  # a model may normalise in place
+            with fast:
+                answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
         except (ResittaError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
             reason = str(error).partition("\n")[0]
             raise BadImages(f"the model refused images of shape {tuple(images.shape)}: {reason}") from error
-        return _logits(answer, self.output, len(images))
+        logits = _logits(answer, self.output, len(images))
+        return logits.to(images.dtype) if self.precision == "bf16" else logits
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits, without a way back for gradients; on a CUDA device by replaying the forward pass."""
+        try:
+            return self.replay(self.forward, images).clone()
+        except BadImages:
+            if not self.channels_last:
+                raise
+            self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
+            return self.predict(images)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Undo the caller's normalisation: images in [0, 1]."""
+        return images if self.mean is None or self.std is None else images * self.std + self.mean
 
     def augment(self, images: Tensor, view: View) -> Tensor:
         """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""

@@ -19,29 +19,41 @@ class Adam(nn.Module):
     0.9
     """
 
+    skipped: Tensor
+
     def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float) -> None:
         super().__init__()
         trained = list(parameters)
         if any(p.dtype == torch.float16 for p in trained):
             raise UnsuitableModel("float16 parameters are too coarse to train; give the model in float32 or bfloat16")
-        self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999)) if trained else None
+        device = trained[0].device if trained else "cpu"
+        self.register_buffer("skipped", torch.zeros((), device=device), persistent=False)
+        self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999), fused=True) if trained else None
 
     def descend(self, loss: Tensor, complete: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
-        """Take one step down the gradient of a loss; one that is not finite is passed over.
+        """Take one step down the gradient of a loss; one that is not finite is skipped and counted.
 
         `complete` may change the gradients of the parameters before the step.
+
+        Nothing here waits for the device: that the loss is not finite is told to the kernel, not to the host.
         """
-        if self.adam is None or not loss.isfinite():
+        if self.adam is None:
             return
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
-        self.adam.zero_grad()
-        torch.autograd.backward(loss)
+        (group,) = self.adam.param_groups
+        for parameter, gradient in zip(group["params"], _gradients(loss, group["params"]), strict=True):
+            parameter.grad = gradient
         if complete is not None:
-            complete(self.adam.param_groups[0]["params"])
+            complete(group["params"])
+        bad = loss.detach().isfinite().logical_not().float()
+        self.skipped.add_(bad)
+        self.adam.found_inf = bad  # type: ignore[attr-defined]
+        group["capturable"] = loss.is_cuda and torch.cuda.is_current_stream_capturing()
         self.adam.step()
         self.adam.zero_grad()
+        group["capturable"] = False
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the moments and step counts."""
@@ -54,6 +66,12 @@ class Adam(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for moments in self.adam.state.values() if self.adam else ():
-            for key in ("exp_avg", "exp_avg_sq"):  # the step count stays on the host
+            for key in ("exp_avg", "exp_avg_sq"):
                 moments[key] = fn(moments[key])
+            moments["step"] = moments["step"].to(moments["exp_avg"].device)  # never in another precision
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
+    """The gradient of each parameter, None for one that took no part."""
+    return torch.autograd.grad(loss, parameters, allow_unused=True)

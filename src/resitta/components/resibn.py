@@ -5,15 +5,18 @@ batch, (μ_t, σ²_t) <- (1-ν_b)(μ_t, σ²_t) + ν_b(μ_b, σ²_b), and normal
 descends the squared Wasserstein distance W₂² = (μ_t-μ_s)² + (σ_t-σ_s)² to the source statistics with rate η.
 """
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm
+from resitta.components.bn_layers import BatchNorm, RunningBN
+from resitta.components.fixed_norm import fixed_norm, trains_plainly
 
 
 def soft_align(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor, eta: float) -> tuple[Tensor, Tensor]:
     """One descent step on W₂², in μ and in σ (not σ²; an ε in the root would inflate nearly dead channels).
 
-    >>> import torch
     >>> mean, var, zero, one = torch.tensor(1.0), torch.tensor(4.0), torch.tensor(0.0), torch.tensor(1.0)
     >>> soft_align(mean, var, zero, one, eta=0.25)
     (tensor(0.5000), tensor(2.2500))
@@ -27,7 +30,6 @@ def soft_align(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tenso
 def wasserstein(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor) -> Tensor:
     """W₂ between two Gaussians with independent channels.
 
-    >>> import torch
     >>> wasserstein(torch.tensor([3.0]), torch.tensor([25.0]), torch.tensor([0.0]), torch.tensor([1.0]))
     tensor(5.)
     """
@@ -35,16 +37,15 @@ def wasserstein(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tens
     return squares.sum().sqrt()
 
 
-class ResiBN(AdaptiveBN):
+class ResiBN(RunningBN):
     """Resilient batch normalisation around one BatchNorm layer.
 
-    >>> import torch
     >>> layer = ResiBN(torch.nn.BatchNorm1d(1).eval(), nu_b=0.5)
     >>> layer.updating = True
     >>> _ = layer(torch.tensor([[2.0], [2.0]]))
     >>> layer.layer.running_mean, layer.layer.running_var
     (tensor([1.]), tensor([0.5000]))
-    >>> layer.align(eta=0.25)
+    >>> align([layer], eta=0.25)
     >>> layer.layer.running_mean
     tensor([0.5000])
     """
@@ -59,28 +60,31 @@ class ResiBN(AdaptiveBN):
         self.register_buffer("source_mean", mean.clone())
         self.register_buffer("source_var", var.clone())
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Return the target mean and variance."""
-        mean, var = self.layer.running_mean, self.layer.running_var
-        assert mean is not None  # the adapter refuses models without running statistics
-        assert var is not None
-        return mean, var
-
     def forward(self, x: Tensor) -> Tensor:
         """Normalise with the target statistics, moved towards the batch first when updating."""
         if self.updating:
             self._follow(x.detach())
-        result: Tensor = self.layer(x)
-        return result
-
-    def align(self, eta: float) -> None:
-        """Draw the target statistics back to the source."""
-        aligned = soft_align(*self.statistics(), self.source_mean, self.source_var, eta)
-        self.layer.running_mean, self.layer.running_var = aligned
+        if x.is_cuda and trains_plainly(self.layer):
+            return fixed_norm(self.layer, x, *self.statistics())
+        return self.by_layer(x)
 
     def _follow(self, x: Tensor) -> None:
         """Set new tensors instead of writing in place: a graph may still hold the old ones."""
         mean, var = self.statistics()
-        batch_mean, batch_var = self.moments(x.to(mean.dtype))
-        self.layer.running_mean = mean.lerp(batch_mean, self.nu_b)
-        self.layer.running_var = var.lerp(batch_var, self.nu_b)
+        batch_mean, batch_var = self.moments(x)
+        self.set_statistics(mean.lerp(batch_mean, self.nu_b), var.lerp(batch_var, self.nu_b))
+
+
+@torch.no_grad()
+def align(layers: Sequence[ResiBN], eta: float) -> None:
+    """Draw the target statistics of all layers back to the source, in one operation and in place."""
+    if not layers:
+        return
+    targets = [layer.statistics() for layer in layers]
+    sources = [(layer.source_mean, layer.source_var) for layer in layers]
+    (means, variances), source = zip(*targets, strict=True), zip(*sources, strict=True)
+    source_mean, source_var = map(torch.cat, source)
+    aligned = soft_align(torch.cat(means), torch.cat(variances), source_mean, source_var, eta)
+    sizes = [len(mean) for mean in means]
+    for places, values in zip((means, variances), aligned, strict=True):
+        torch._foreach_copy_(list(places), torch.split(values, sizes))

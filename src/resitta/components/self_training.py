@@ -1,7 +1,6 @@
 """Self-training: a student learns the soft labels of a teacher, the teacher follows the student slowly."""
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from resitta.components.entropy import log_probabilities
 from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
 from resitta.components.union import Union
-from resitta.components.views import View, strong_view
+from resitta.components.views import StrongView, View
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
@@ -34,13 +33,15 @@ def follow(teacher: nn.Module, student: nn.Module, nu: float) -> None:
     >>> teacher.weight.item()
     0.25
     """
-    for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
-        slow.lerp_(fast, nu)
+    slow: list[Tensor] = list(teacher.parameters())
+    fast: list[Tensor] = list(student.parameters())
+    if slow:
+        torch._foreach_lerp_(slow, fast, nu)
 
 
 def seeded_view(view: View | None, generator: torch.Generator, *, per_sample: bool) -> View:
     """The user's view, or the paper's strong view drawing from a generator."""
-    return view or partial(strong_view, generator=generator, per_sample=per_sample)
+    return view or StrongView(generator, per_sample=per_sample)
 
 
 class SelfTraining(nn.Module):
@@ -55,10 +56,11 @@ class SelfTraining(nn.Module):
         lr: float,
         nu: float,
         train: Trained = "affine",
+        channels_last: bool = False,
     ) -> None:
         super().__init__()
-        self.teacher = network.fork(train).with_bn(wrap).requires_grad_(False)
-        self.student = network.fork(train).with_bn(wrap)
+        self.teacher = network.fork(train, channels_last=channels_last).with_bn(wrap).requires_grad_(False)
+        self.student = network.fork(train, channels_last=channels_last).with_bn(wrap)
         self.optimizer = Adam(self.student.parameters(), lr=lr)
         self.view = view
         self.nu = nu
@@ -66,23 +68,23 @@ class SelfTraining(nn.Module):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        return self.teacher(images)
+        return self.teacher.predict(images)
 
-    def update(self, samples: Tensor, weights: Tensor | None = None) -> bool:
-        """Train the student on the strong view, towards what the teacher says of the plain samples.
+    def strong(self, images: Tensor) -> Tensor:
+        """Return what the student sees of the images."""
+        return self.student.augment(images, self.view)
+
+    def update(self, images: Tensor, strong: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Train the student on the strong view, towards what the teacher says of the plain images; return the loss.
 
         Both networks move their statistics in this pass; the teacher's parameters follow after the student's step.
-        Return whether there was anything to learn from.
         """
-        images = self.union.begin(samples)
-        if images is None:
-            return False
-        strong = self.student.augment(images, self.view)
+        self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         with updating_statistics(self, self.union.moments):
             targets = self.teacher(images)
             logits = self.student(strong)
         losses = soft_cross_entropy(logits, targets)
-        loss = self.union.mean(losses if weights is None else losses * weights.to(losses))
+        loss = self.union.mean(losses if weights is None else losses * weights)
         self.optimizer.descend(loss, self.union.add_gradients)
         follow(self.teacher, self.student, self.nu)
-        return True
+        return loss.detach()

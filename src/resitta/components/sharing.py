@@ -1,7 +1,7 @@
 """Copies of a model that share memory: each owns what it trains, all borrow the rest."""
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -60,6 +60,27 @@ def all_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{prefix}.{name}".lstrip("."), tensor
+
+
+def once_per_tensor(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Apply a function once to tensors that share memory and give all of them the same result.
+
+    >>> weight = torch.ones(2)
+    >>> double = once_per_tensor(torch.Tensor.double)
+    >>> double(weight).data_ptr() == double(weight.detach()).data_ptr()
+    True
+    """
+    done: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def once(tensor: Tensor) -> Tensor:
+        place = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.data_ptr() == 0:
+            return fn(tensor)
+        if place not in done:  # the old tensor stays alive, so that its address stays unique
+            done[place] = (tensor.detach(), fn(tensor.detach()))
+        return done[place][1]
+
+    return once
 
 
 def raise_bn_precision(model: nn.Module) -> None:

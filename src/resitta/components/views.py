@@ -10,10 +10,11 @@ from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from resitta.components.colour import JITTER, jitter, per_image
 from resitta.components.randomness import device_generator
+from resitta.components.replay import Call, Replay, call_directly
 from resitta.errors import BadImages
 
 View = Callable[[Tensor], Tensor]
@@ -34,20 +35,36 @@ def identity(images: Tensor) -> Tensor:
     return images
 
 
-def strong_view(images: Tensor, *, generator: torch.Generator, per_sample: bool = False) -> Tensor:
+class StrongView(nn.Module):
+    """The strong view bound to its generator, as a `View`; on a CUDA device its parts are replayed.
+
+    >>> view = StrongView(torch.Generator().manual_seed(0))
+    >>> view(torch.rand(4, 3, 32, 32)).shape
+    torch.Size([4, 3, 32, 32])
+    """
+
+    def __init__(self, generator: torch.Generator, *, per_sample: bool = False) -> None:
+        super().__init__()
+        self.generator, self.per_sample = generator, per_sample
+        self.replay = Replay()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return a random view of the images."""
+        return strong_view(images, generator=self.generator, per_sample=self.per_sample, call=self.replay)
+
+
+def strong_view(
+    images: Tensor, *, generator: torch.Generator, per_sample: bool = False, call: Call = call_directly
+) -> Tensor:
     """Look at the images in another light, from another place: a random view with the same labels.
 
     In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in random order; pad the
     edges, rotate, shift and scale; blur; crop the centre; flip; add noise; clip. The parameters are drawn
     from `generator`, a CPU generator, once for the whole batch or, with `per_sample`, once for every image;
     the noise, on the images' device, for every value. Saturation and hue are skipped for images that do not
-    have three channels.
+    have three channels. `call` is how each adjustment is called: directly, or by a `Replay`.
 
-    Bind the generator to obtain a `View`:
-
-    >>> from functools import partial
-    >>> view = partial(strong_view, generator=torch.Generator().manual_seed(0))
-    >>> view(torch.rand(4, 3, 32, 32)).shape
+    >>> strong_view(torch.rand(4, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
     torch.Size([4, 3, 32, 32])
     """
     _check(images)
@@ -58,7 +75,7 @@ def strong_view(images: Tensor, *, generator: torch.Generator, per_sample: bool 
     dtype = torch.promote_types(images.dtype, torch.float32)
     out = torch.empty_like(images)
     for part in _parts(images):
-        view = parameters.part(part).apply(images[part].to(dtype).contiguous())
+        view = parameters.part(part).apply(images[part].to(dtype).contiguous(), call)
         grain = torch.empty_like(view).normal_(0, NOISE, generator=noise)
         out[part] = view.add_(grain).clamp_(0, 1)
     return out
@@ -130,11 +147,20 @@ class ViewParameters:
             return self
         return ViewParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def apply(self, images: Tensor) -> Tensor:
+    def apply(self, images: Tensor, call: Call = call_directly) -> Tensor:
         """Clip, jitter, move and blur the images, with no randomness left."""
-        images = jitter(images.clamp(0, 1), self.factors, self.order)
-        moved = move(images, angle=self.angle, shift=self.shift, scale=self.scale, flip=self.flip)
-        return blur(moved, self.sigma)
+        columns = self.factors, self.angle, self.shift, self.scale, self.sigma, self.flip
+        numbers = torch.cat([column.double().view(len(self.flip), -1) for column in columns], dim=1)
+        numbers = numbers.to(images.device, non_blocking=True)  # all in one copy
+        colours, places = numbers[:, : len(JITTER)], numbers[:, len(JITTER) :]
+        return call(_move_and_blur, jitter(images.clamp(0, 1), colours, self.order, call), places)
+
+
+def _move_and_blur(images: Tensor, places: Tensor) -> Tensor:
+    """`places` holds what `ViewParameters` does after the colours, column by column."""
+    angle, right, down, scale, sigma, flip = places.unbind(1)
+    shift = torch.stack([right, down], dim=1)
+    return blur(move(images, angle=angle, shift=shift, scale=scale, flip=flip), sigma)
 
 
 def move(images: Tensor, *, angle: Tensor, shift: Tensor, scale: Tensor, flip: Tensor) -> Tensor:
@@ -175,7 +201,7 @@ def blur(images: Tensor, sigma: Tensor) -> Tensor:
     >>> blur(torch.ones(1, 1, 6, 7), torch.tensor([0.5])).shape
     torch.Size([1, 1, 2, 3])
     """
-    distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device="cpu")
+    distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=sigma.device)
     taps = torch.exp(-0.5 * (distance / sigma[:, None]) ** 2)
     weights = [per_image(tap, images) for tap in (taps / taps.sum(1, keepdim=True)).unbind(1)]
     return _weigh(_weigh(images, weights, dim=3), weights, dim=2)

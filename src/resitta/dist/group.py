@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from resitta.bench.bench import weights_digest
 from resitta.bench.record import settings_of
 from resitta.components.bn_layers import BatchStatisticsBN, batch_moments
+from resitta.components.replay import Replay
 from resitta.components.self_training import SelfTraining
 from resitta.components.union import Union
 from resitta.errors import BadSetting, GroupFailure
@@ -42,6 +42,7 @@ class SelfTrainingLearner(Protocol):
     """A learner that can share its updates: a teacher and a student that train on a memory."""
 
     networks: SelfTraining
+    replay: Replay
     updates: int
 
     def update(self) -> None:
@@ -58,6 +59,7 @@ def join(adapter: "Adapter", group: dist.ProcessGroup | Literal["world"]) -> Non
     process_group = None if group == "world" else group
     if dist.get_world_size(process_group) > 1:  # alone, the plain union does it, bit for bit
         learner.networks.union = union = Group(learner, process_group)
+        learner.replay.enabled = False  # a recorded update could neither wait for the others nor miss them
         union.compare(_digest(adapter))
 
 
@@ -77,7 +79,7 @@ def finish(adapter: "Adapter") -> None:
     union = learner.networks.union
     if isinstance(union, Group):
         union.ended = True
-        with torch.inference_mode(False), torch.enable_grad():
+        with adapter.turn, torch.inference_mode(False), torch.enable_grad():
             while not union.all_ended:
                 learner.update()
 
@@ -114,6 +116,7 @@ class Group(Union):
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the union: μ = Σ n_r μ_r / n and σ² = Σ n_r (σ²_r + (μ_r - μ)²) / n."""
         channels = x.shape[1]
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
         if self.own:
             mean, var = batch_moments(x)
         else:  # zeros, yet part of the graph: the backward pass has collectives too
@@ -186,7 +189,8 @@ def _sharing(adapter: "Adapter") -> SelfTrainingLearner:
 
 def _digest(adapter: "Adapter") -> int:
     """A number for everything that must be the same on all ranks."""
-    text = json.dumps([adapter.method.name, settings_of(adapter.method), weights_digest(adapter.source.model)])
+    method, precision = adapter.method, adapter.options.precision
+    text = json.dumps([method.name, settings_of(method), precision, adapter.fingerprint.content])
     return int(hashlib.sha256(text.encode()).hexdigest()[:12], 16)
 
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter
-from resitta.components.network import Network
 from resitta.components.sharing import share
 from resitta.dist.cluster import enter
 from resitta.errors import require
@@ -131,8 +130,7 @@ class ReaderActor:
     def __init__(self, make: MakeAdapter, folder: Path, writer: str, number: int) -> None:
         enter(folder)
         adapter = make()
-        self.source, self.output = adapter.source.model, adapter.source.output
-        self.device = adapter.source.device
+        self.source, self.device = adapter.source, adapter.source.device
         self.ray = require("ray", "dist")
         self.writer = self.ray.get_actor(writer)
         self.number = number
@@ -159,5 +157,5 @@ class ReaderActor:
             except self.ray.exceptions.RayError:  # the writer is gone; Ray brings it back
                 continue
             if news is not None:
-                network = Network(changed(self.source, news.tensors), output=self.output).requires_grad_(False)
+                network = self.source.around(changed(self.source.model, news.tensors))
                 self.news, self.published = news, Published(news.version, network)

@@ -67,27 +67,32 @@ class CoTTALearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits, averaged over augmented copies when the source is unsure of the batch."""
-        confidence = self.anchor(images).softmax(dim=1).amax(dim=1).mean()
+        confidence = self.anchor.predict(images).softmax(dim=1).amax(dim=1).mean()
         if confidence >= self.method.threshold:
-            return self.teacher(images)
-        copies = [self.teacher(self.teacher.augment(images, self.view)) for _ in range(self.method.views)]
+            return self.teacher.predict(images)
+        copies = [self.teacher.predict(self.teacher.augment(images, self.view)) for _ in range(self.method.views)]
         return torch.stack(copies).mean(dim=0)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict with the teacher, train the student on it, let the teacher follow, restore."""
         targets = self.predict(images)
-        loss = soft_cross_entropy(self.student(images), targets).mean()
-        self.optimizer.descend(loss)
-        follow(self.teacher, self.student, self.method.nu)
+        self.replay(self.learn, images, targets)
         self.restore()
         self.updates += 1
         return targets
+
+    def learn(self, images: Tensor, targets: Tensor) -> Tensor:
+        """One Adam step of the student, then the teacher follows; return the loss."""
+        loss = soft_cross_entropy(self.student(images), targets).mean()
+        self.optimizer.descend(loss)
+        follow(self.teacher, self.student, self.method.nu)
+        return loss.detach()
 
     @torch.no_grad()
     def restore(self) -> None:
         """Give each weight of the student back its source value with a small probability."""
         source = dict(self.anchor.all_parameters())
+        generator = device_generator(self.generator, self.student.device)
         for name, weight in self.student.all_parameters():
-            generator = device_generator(self.generator, weight.device)
             chance = torch.rand(weight.shape, generator=generator, device=weight.device)
             weight.copy_(torch.where(chance < self.method.restore, source[name], weight))

@@ -46,21 +46,25 @@ class NOTELearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits; each sample is normalised on its own."""
-        return self.network(images)
+        return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, fill the memory, and update whenever `update_every` further samples have come."""
-        with torch.no_grad():
-            logits = self.predict(images)
+        logits = self.predict(images)
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
         return logits
 
     def update(self) -> None:
         """One entropy step on everything in the memory."""
-        if self.bank.size == 0:
-            return
+        if self.bank.size:
+            self.replay(self.learn, self.bank.samples)
+            self.updates += 1
+
+    def learn(self, samples: Tensor) -> Tensor:
+        """One Adam step on the mean entropy, under the samples' own statistics; return the loss."""
         with updating_statistics(self):
-            logits = self.network(self.bank.samples)
-        self.optimizer.descend(entropy(logits).mean())
-        self.updates += 1
+            logits = self.network(samples)
+        loss = entropy(logits).mean()
+        self.optimizer.descend(loss)
+        return loss.detach()

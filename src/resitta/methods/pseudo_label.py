@@ -55,11 +55,15 @@ class PseudoLabelLearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits under the batch's own statistics."""
-        return self.network(images)
+        return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then train on the predictions."""
-        logits = self.predict(images)
-        self.optimizer.descend(pseudo_label_loss(logits, self.threshold))
         self.updates += 1
-        return logits
+        return self.replay(self.learn, images).clone()
+
+    def learn(self, images: Tensor) -> Tensor:
+        """One Adam step on the pseudo-labels; return the logits before it."""
+        logits = self.network(images)
+        self.optimizer.descend(pseudo_label_loss(logits, self.threshold))
+        return logits.detach()

@@ -10,7 +10,7 @@ from torch import Tensor
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.components.indexed_entrobank import IndexedEntroBank
 from resitta.components.network import Network, Trained
-from resitta.components.resibn import ResiBN
+from resitta.components.resibn import ResiBN, align
 from resitta.components.robust_bn import RobustBN
 from resitta.components.self_training import SelfTraining, seeded_view
 from resitta.components.views import View
@@ -82,6 +82,7 @@ class ResiTTALearner(Learner):
             lr=method.lr,
             nu=method.nu_m,
             train=method.train,
+            channels_last=method.norm != "adbn",
         )
         self.bank = IndexedEntroBank(
             method.capacity,
@@ -110,11 +111,16 @@ class ResiTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
-        if not self.networks.update(self.bank.samples):
+        samples = self.networks.union.begin(self.bank.samples)
+        if samples is None:
             return
-        for layer in self.networks.modules():
-            if isinstance(layer, ResiBN):
-                layer.align(self.method.eta)
+        self.replay(self.learn, samples, self.networks.strong(samples))
         self.updates += 1
         if self.method.refresh and self.bank.size:
             self.bank.rescore(self.predict(self.bank.samples))
+
+    def learn(self, samples: Tensor, strong: Tensor) -> Tensor:
+        """Train the student, let the teacher follow, draw the statistics of both to the source; return the loss."""
+        loss = self.networks.update(samples, strong)
+        align([layer for layer in self.networks.modules() if isinstance(layer, ResiBN)], self.method.eta)
+        return loss

@@ -51,7 +51,7 @@ class RoTTALearner(Learner):
         self.method = method
         view = seeded_view(method.strong_view, generator, per_sample=method.per_sample)
         rbn = partial(RobustBN, alpha=method.alpha)
-        self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu)
+        self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu, channels_last=True)
         self.bank = CSTU(method.capacity)
 
     def deployed(self) -> Network:
@@ -71,6 +71,9 @@ class RoTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the memory; recent samples weigh more."""
+        samples = self.networks.union.begin(self.bank.samples)
+        if samples is None:
+            return
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
-        if self.networks.update(self.bank.samples, weights=timeliness(ages)):
-            self.updates += 1
+        self.replay(self.networks.update, samples, self.networks.strong(samples), timeliness(ages).to(samples))
+        self.updates += 1

@@ -33,11 +33,11 @@ class SourceLearner(Learner):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.network = network.fork()
+        self.network = network.fork(channels_last=True)
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the source model's logits."""
-        return self.network(images)
+        return self.network.predict(images)
 
     step = predict
 

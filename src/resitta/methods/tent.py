@@ -39,11 +39,15 @@ class TentLearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits under the batch's own statistics."""
-        return self.network(images)
+        return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then make these predictions more certain."""
-        logits = self.predict(images)
-        self.optimizer.descend(entropy(logits).mean())
         self.updates += 1
-        return logits
+        return self.replay(self.learn, images).clone()
+
+    def learn(self, images: Tensor) -> Tensor:
+        """One Adam step on the mean entropy; return the logits before it."""
+        logits = self.network(images)
+        self.optimizer.descend(entropy(logits).mean())
+        return logits.detach()

@@ -4,9 +4,9 @@ Nobody else touches the adapter. Others put images and tasks into its inbox, and
 teacher that is replaced as a whole, never changed. So a prediction never waits for an update.
 """
 
-import copy
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -39,10 +39,7 @@ def exported(adapter: Adapter) -> Network | None:
         model = adapter.export().requires_grad_(False)
     except NotExportable:
         return None
-    network = copy.copy(adapter.source)  # how the caller's output is read, around another model
-    network._buffers = dict(network._buffers)
-    network._modules = {"model": model}
-    return network
+    return adapter.source.around(model)
 
 
 class Writer:
@@ -80,7 +77,8 @@ class Writer:
     def step(self, images: Tensor) -> tuple[Tensor, int, int]:
         """Predict and learn in one call: the logits, the version they come from, and how many were learned from."""
         version, before = self.published.version, self.adapter.learner.updates
-        logits = self.adapter(images)
+        with self.adapter.paused() if self.inbox.paused else nullcontext():
+            logits = self.adapter(images)
         self.inbox.record(len(images))
         if self.adapter.learner.updates != before:
             self._publish()
@@ -88,13 +86,13 @@ class Writer:
 
     def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
         """Stop learning at once; predictions go on."""
-        self.inbox.paused, self.adapter.learning = True, False
+        self.inbox.paused = True
         self.inbox.empty()
         self.events.add(kind, reason)
 
     def resume(self) -> None:
         """Learn again."""
-        self.inbox.paused, self.adapter.learning = False, True
+        self.inbox.paused = False
         self.events.add("control", "learning resumed")
 
     def reset(self) -> int:

@@ -94,7 +94,7 @@ def _map_npy(path: Path, *, axes: int, kinds: str) -> Array:
         raise BadData(f"{path} does not exist; it belongs to the archive: unpack or fetch that again.")
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # numpy reads the header as Python text: a damaged one can raise nearly anything
         raise BadData(f"{path} is not a whole .npy file ({error}); fetch it again.") from error
     if array.ndim != axes or array.dtype.kind not in kinds:
         found = f"{array.ndim}-d {array.dtype}"

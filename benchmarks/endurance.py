@@ -1,0 +1,146 @@
+"""A million samples through one adapter: does memory grow, does it slow down, does it forget?
+
+    python benchmarks/endurance.py --part million      # a small network on tiny images
+    python benchmarks/endurance.py --part recurring    # 20 visits of the 15 corruptions; needs the beds
+
+`million` prints resident memory and throughput in ten parts of the stream; `recurring` prints the error of each visit.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from resitta.adapter import Adapter, adapt
+from resitta.bench.metrics import Metrics
+from resitta.bench.protocol import Protocol, open_domains
+from resitta.models import create as create_model
+
+RECORD = Path(__file__).parent / "records" / "endurance.json"
+WARM = 10_000
+
+
+class TinyWorld:
+    """Ten patterns of 8×8 pixels, seen through noise, under a light that comes and goes."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.patterns = self._coarse(10)
+
+    def images(self, n: int, step: int = 0) -> tuple[Tensor, Tensor]:
+        """Images with their labels."""
+        labels = torch.randint(10, (n,), generator=self.generator)
+        light = 0.7 + 0.3 * math.cos(step / 500)
+        return (0.3 * self.patterns[labels] + 0.7 * self._coarse(n)) * light, labels
+
+    def _coarse(self, n: int) -> Tensor:
+        small = torch.rand((n, 3, 4, 4), generator=self.generator)
+        return small.repeat_interleave(2, dim=2).repeat_interleave(2, dim=3)
+
+    def network(self) -> nn.Module:
+        """A small network that knows the patterns in full light."""
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(3, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(72, 10))
+        network = nn.Sequential(*layers)
+        adam = torch.optim.Adam(network.parameters(), lr=1e-2)
+        for _ in range(300):
+            images, labels = self.images(64)
+            adam.zero_grad()
+            nn.functional.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+            adam.step()
+        return network.eval()
+
+
+def resident_mb() -> float:
+    """The memory the process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def million(samples: int, batch_size: int = 200) -> dict[str, Any]:
+    """Feed a guarded adapter that somebody listens to; look at it after 10,000 samples and after each tenth."""
+    world = TinyWorld()
+    adapter = adapt(world.network(), "resitta", guard=True)
+    heard: list[int] = [0]
+    adapter.listen(lambda _: heard.__setitem__(0, heard[0] + 1))
+    feed(adapter, world, WARM, batch_size, start=0)
+    memory, parts, part = [resident_mb()], [], (samples - WARM) // 10
+    for tenth in range(10):
+        parts.append(feed(adapter, world, part, batch_size, start=WARM + tenth * part))
+        memory.append(resident_mb())
+        speed, error = parts[-1]
+        print(f"{adapter.samples:>9,} {memory[-1]:7.1f} MB {speed:8,.0f} images/s {error:.2f} % error", flush=True)
+    growth = max(abs(m / memory[0] - 1) for m in memory)
+    assert adapter.guard is not None
+    return {
+        "samples": adapter.samples,
+        "memory_mb": [round(m, 2) for m in memory],
+        "largest_change_of_memory": round(growth, 4),
+        "images_per_second": [round(speed) for speed, _ in parts],
+        "errors": [round(error, 2) for _, error in parts],
+        "updates_heard": heard[0],
+        "guard": {reason: n for reason, n in adapter.guard.counts.items() if n},
+    }
+
+
+def feed(adapter: Adapter, world: TinyWorld, samples: int, batch_size: int, start: int) -> tuple[float, float]:
+    """Call the adapter on so many samples; return its images per second and its error in per cent."""
+    seconds, wrong = 0.0, 0
+    for step in range(start // batch_size, (start + samples) // batch_size):
+        images, labels = world.images(batch_size, step)
+        begin = time.process_time()  # the machine may be busy with other things
+        logits = adapter(images)
+        seconds += time.process_time() - begin
+        wrong += int((logits.argmax(dim=1) != labels).sum())
+    return samples / seconds, 100 * wrong / samples
+
+
+def recurring(args: argparse.Namespace) -> dict[str, Any]:
+    """Visit the 15 corruptions again and again without a reset; return the error of each visit."""
+    protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
+    sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache)
+    model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors")
+    adapter, metrics = adapt(model, "resitta", seed=args.seed, guard=True), Metrics()
+    stream = protocol.stream(sets, args.seed)
+    for number, batch in enumerate(stream.batches(protocol.batch_size)):
+        metrics.add(adapter(batch.images), batch.labels, batch.domains)
+        if number % 500 == 0:
+            print(f"{adapter.samples:,} of {len(stream):,} samples", flush=True)
+    errors = np.array(metrics.domain_errors(len(stream.names))).reshape(args.visits, -1).mean(axis=1)
+    assert adapter.guard is not None
+    counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
+    return {"per_domain": args.per_domain, "error_of_each_visit": errors.round(2).tolist(), "guard": counts}
+
+
+def main() -> None:
+    """Run one part and put it into the record."""
+    args = arguments()
+    torch.set_num_threads(1)
+    result = million(args.samples) if args.part == "million" else recurring(args)
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    RECORD.write_text(json.dumps({**record, args.part: result}, indent=1) + "\n")
+    print(json.dumps(result))
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=["million", "recurring"], required=True)
+    parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--visits", type=int, default=20)
+    parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
+    parser.add_argument("--cache", type=Path, default=Path("runs/endurance/corrupted"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Replay: work on a CUDA device is launched kernel by kernel at first, then recorded once and launched as a whole.
+
+A small network spends more time launching kernels than computing. A recorded graph is launched in one go, but it
+reads and writes the very memory it was recorded with; hence the rules for a function that is replayed:
+
+- it works on tensors alone and never waits for the device (no `.item()`, no `if` on a value);
+- what it changes, it changes in place; what it returns is overwritten by the next replay.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+
+Call = Callable[..., Tensor]
+"""How a function of tensors is called: `call(function, *tensors)`."""
+
+WARM_UP = 2
+"""How often work is launched as usual before it is recorded: libraries choose their kernels meanwhile."""
+MOST = 16
+"""How many recordings one object keeps; further shapes are launched as usual."""
+
+
+def call_directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return `function(*inputs)`, as a `Replay` does where there is nothing to record.
+
+    >>> call_directly(torch.square, torch.tensor([3.0]))
+    tensor([9.])
+    """
+    return function(*inputs)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A graph, the tensors it reads, and the one it leaves its result in."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    result: Tensor
+
+    def replay(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Run the graph on other inputs of the same shapes."""
+        for place, value in zip(self.inputs, inputs, strict=True):
+            place.copy_(value, non_blocking=True)
+        self.graph.replay()
+        return self.result
+
+
+class Replay(nn.Module):
+    """Calls functions of tensors; from the third time on with the same shapes, on a CUDA device, as recordings.
+
+    Anywhere else, and whenever recording fails, the function is called as it is. It is a module without state so
+    that moving or loading whatever it is part of, which may exchange tensors, makes it forget its recordings.
+
+    >>> replay = Replay()
+    >>> replay(torch.square, torch.tensor([3.0]))
+    tensor([9.])
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+            """Return `function(*inputs)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enabled = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Record anew from here on."""
+        self._calls: Counter[Any] = Counter()
+        self._recordings: dict[Any, Recording] = {}
+
+    def forward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Return `function(*inputs)`; keep a copy of the result if it has to outlive the next call."""
+        if not self.enabled or not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
+            return function(*inputs)
+        key = (function.__name__, torch.is_grad_enabled(), *((t.shape, t.dtype, t.stride()) for t in inputs))
+        if key not in self._recordings:
+            self._calls[key] += 1
+            if self._calls[key] != WARM_UP + 1 or len(self._recordings) >= MOST:
+                return function(*inputs)
+            recording = self._record(function, inputs)
+            if recording is None:
+                return function(*inputs)
+            self._recordings[key] = recording
+        return self._recordings[key].replay(inputs)
+
+    def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording | None:
+        places = tuple(value.clone() for value in inputs)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                result = function(*places)
+        except Exception as error:  # a model may do anything; what does not record still runs as it is
+            reason = str(error).partition("\n")[0]
+            logger.info("%s is not recorded as a CUDA graph: %s", function.__name__, reason)
+            torch.cuda.synchronize()
+            return None
+        return Recording(graph, places, result)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Replay":
+        self.forget()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle everything but the recordings."""
+        return {**self.__dict__, "_calls": Counter(), "_recordings": {}}

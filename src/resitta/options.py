@@ -1,0 +1,46 @@
+"""How an adapter is made, beside its method: one frozen record, checked once."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from resitta.components.network import Normalized, Output, Precision
+from resitta.errors import BadSetting
+from resitta.guard import Guard
+from resitta.inputs import NonFinite
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Ranks: TypeAlias = "ProcessGroup | Literal['world'] | None"
+"""The processes that adapt together: all of torch.distributed, some of them, or this one alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of `adapt`, which explains them.
+
+    >>> Options(seed=3).precision
+    'exact'
+    """
+
+    seed: int = 0
+    output: Output = None
+    normalized: Normalized | None = None
+    non_finite: NonFinite = "raise"
+    guard: Guard | bool = False
+    precision: Precision = "exact"
+    cuda_graphs: bool = True
+    group: Ranks = None
+
+    def __post_init__(self) -> None:
+        if self.non_finite not in ("raise", "skip"):
+            raise BadSetting(f"non_finite must be 'raise' or 'skip', found {self.non_finite!r}")
+        if self.precision not in ("exact", "bf16"):
+            raise BadSetting(f"precision must be 'exact' or 'bf16', found {self.precision!r}")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
+            raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {self.seed!r}")
+        if not isinstance(self.cuda_graphs, bool):
+            raise BadSetting(f"cuda_graphs must be True or False, found {self.cuda_graphs!r}")
+        if self.group is not None and self.guard:
+            reason = "a guard judges one stream, and would take back updates that the other ranks keep"
+            raise BadSetting(f"a group cannot be guarded: {reason}; leave out guard= or group=")

@@ -1,0 +1,1 @@
+"""An adapter on disk: one file that verifies itself, written at once or not at all."""

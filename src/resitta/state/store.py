@@ -1,0 +1,91 @@
+"""What a state file says beside the state itself: the method with its settings, the options, the source model."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resitta.errors import BadState
+from resitta.state.atomic import write_atomically
+from resitta.state.sealed import read, seal
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
+
+FORMAT = 1
+ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, "model": dict, "state": dict}
+StatePath = str | os.PathLike[str]
+OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs")
+"""The options that are saved as they are."""
+
+
+def save(adapter: "Adapter", path: StatePath) -> None:
+    """Write everything about an adapter but its source model, at once or not at all."""
+    write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
+
+
+def restore(adapter: "Adapter", path: StatePath) -> None:
+    """Continue from a file. One that does not fit leaves the adapter as it was."""
+    document = read_document(path)
+    check_model(adapter, document, path)
+    saved, own = _nature(document), _nature(describe(adapter))
+    for name in own:
+        if saved.get(name) != own[name]:
+            found = f"saved with {name} {saved.get(name)}, this adapter has {own[name]}"
+            raise BadState(f"{path} was {found}; use resitta.load(model, path)")
+    adapter.load_state_dict(document["state"])
+
+
+def describe(adapter: "Adapter") -> dict[str, Any]:
+    """Say what a state belongs to. Functions are only named: a file cannot hold them."""
+    import resitta  # noqa: PLC0415  (the version lives in the package itself)
+
+    settings = {field.name: getattr(adapter.method, field.name) for field in dataclasses.fields(adapter.method)}
+    options = {name: getattr(adapter.options, name) for name in OPTIONS}
+    return {
+        "format": FORMAT,
+        "resitta": resitta.__version__,
+        "method": adapter.method.name,
+        "settings": _without_functions(settings),
+        "options": {**_without_functions(options), "normalized": _normalized(adapter)},
+        "guard": None if adapter.guard is None else dataclasses.asdict(adapter.guard.guard),
+        "functions": [name for name, value in {**settings, **options}.items() if callable(value)],
+        "model": {"structure": adapter.fingerprint.structure, "content": adapter.fingerprint.content},
+    }
+
+
+def read_document(path: StatePath) -> dict[str, Any]:
+    """Read a file and insist on a format that this version knows."""
+    document = read(Path(path))
+    found, version = document.get("format"), document.get("resitta")
+    if isinstance(found, int) and found > FORMAT:
+        raise BadState(f"{path} has format {found} of resitta {version}, this one reads up to {FORMAT}; upgrade it")
+    wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
+    if wrong:
+        raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
+    return document
+
+
+def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -> None:
+    """Insist on the very model that the state was saved with."""
+    structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
+    if structure != adapter.fingerprint.structure:
+        raise BadState(f"{path} was saved with another model (other names or shapes); load it with that one")
+    if content != adapter.fingerprint.content:
+        raise BadState(f"{path} was saved with other weights or another precision of this model; load those first")
+
+
+def _nature(document: dict[str, Any]) -> dict[str, str]:
+    """What two adapters must have in common to continue each other's state, in words."""
+    shared = {**document["settings"], "functions": document["functions"]}
+    options = {name: document["options"].get(name) for name in ("output", "normalized")}
+    return {name: repr(value) for name, value in {"method": document["method"], **shared, **options}.items()}
+
+
+def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
+def _normalized(adapter: "Adapter") -> tuple[list[float], list[float]] | None:
+    mean, std = adapter.source.mean, adapter.source.std
+    return None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())

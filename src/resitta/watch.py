@@ -1,0 +1,40 @@
+"""What may look over an adapter's shoulder: guards, listeners, autosave. `adapter.watch(watcher)` attaches one.
+
+>>> import torch
+>>> from resitta import adapt
+>>> from resitta.checks import tiny_network
+>>> class Counter(Watcher):
+...     images = 0
+...     def after_step(self, adapter, images, logits):
+...         self.images += len(images)
+>>> counter = Counter()
+>>> adapter = adapt(tiny_network(), "bn")
+>>> adapter.watch(counter)
+>>> _ = adapter(torch.rand(4, 3, 8, 8))
+>>> counter.images
+4
+"""
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
+
+
+class Watcher:
+    """Hooks around each learning step, all of which do nothing; override those you need.
+
+    Watchers are called in the order in which they were attached. A paused adapter and images that are predicted only
+    (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter.
+    """
+
+    def before_step(self, adapter: "Adapter", images: Tensor) -> None:
+        """Look at the images before the adapter predicts and learns."""
+
+    def after_step(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
+        """Look at the logits, and at what the adapter has become by learning."""
+
+    def notice(self, adapter: "Adapter", event: object) -> None:
+        """Take note of something another watcher reported with `adapter.emit(event)`."""
