@@ -21,7 +21,6 @@ import torch
 import resitta
 from resitta.demo.digits import digit_network
 from resitta.models import MODELS, create
-from resitta.serve.storage import save
 from resitta.serve.writer import exported
 
 RECORD = Path(__file__).parent / "records" / "capacity.json"
@@ -65,7 +64,7 @@ def measure(name: str, device: str, repeat: int) -> dict[str, Any]:
         with torch.inference_mode():
             one, many = seconds(lambda: network(images[:1])), seconds(lambda: network(images[:32])) / 32
         learn, publish = seconds(lambda: adapter(images)) / 64, seconds(lambda: exported(adapter))
-        saving = seconds(lambda: save(adapter, file))
+        saving = seconds(lambda: adapter.save(file))
         state = file.stat().st_size
     shared = sum(p.numel() * p.element_size() for p in model.parameters())
     times = {"predict_1": one, "predict_32": many, "learn": learn, "publish": publish, "save": saving}

@@ -7,40 +7,26 @@ from torch import nn
 
 import resitta
 from resitta.errors import BadState
-from resitta.serve.storage import StateFolder, load, save
+from resitta.serve.storage import StateFolder
 
 
-@pytest.mark.parametrize("method", resitta.list_methods())
-def test_a_loaded_adapter_goes_on_exactly_where_the_saved_one_stopped(
-    method: str, model: nn.Module, tmp_path: Path
-) -> None:
-    first = resitta.adapt(model, method)
-    for seed in range(5):
-        first(images(30, seed))
-    save(first, tmp_path / "file.safetensors")
-    second = resitta.adapt(model, method)
-    load(second, tmp_path / "file.safetensors")
-    for seed in range(5, 8):
-        assert torch.equal(first(images(30, seed)), second(images(30, seed)))
-    assert first.stats == second.stats
-
-
-def test_damaged_files_are_refused_and_change_nothing(model: nn.Module, tmp_path: Path) -> None:
-    adapter, path = resitta.adapt(model, "resitta"), tmp_path / "file.safetensors"
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(model: nn.Module, tmp_path: Path) -> None:
+    folder, adapter = StateFolder(tmp_path, keep=5), resitta.adapt(model, "resitta")
     adapter(images(70))
-    save(adapter, path)
-    raw, before = path.read_bytes(), adapter.stats
-    for damaged in (b"", raw[:100], raw[: len(raw) // 2], b"x" * 1000, raw.replace(b'\\"pairs', b'\\"pears')):
-        path.write_bytes(damaged)
-        with pytest.raises(BadState):
-            load(adapter, path)
+    before = adapter.stats
+    folder.save(resitta.adapt(model, "rotta"), 1)
+    with pytest.raises(BadState, match="saved with method 'rotta'"):
+        folder.load(adapter, 1)
     assert adapter.stats == before
 
 
-def test_a_state_of_another_method_is_refused(model: nn.Module, tmp_path: Path) -> None:
-    save(resitta.adapt(model, "rotta"), tmp_path / "file.safetensors")
-    with pytest.raises(BadState, match="does not fit"):
-        load(resitta.adapt(model, "resitta"), tmp_path / "file.safetensors")
+def test_a_folder_can_be_recovered_without_the_service(model: nn.Module, tmp_path: Path) -> None:
+    adapter = resitta.adapt(model, "resitta")
+    adapter(images(70))
+    StateFolder(tmp_path, keep=5).save(adapter, 7)
+    other = resitta.recover(model, tmp_path)
+    assert other.stats == adapter.stats
+    assert torch.equal(other(images(30, 1)), adapter(images(30, 1)))
 
 
 def test_only_the_newest_snapshots_are_kept(model: nn.Module, tmp_path: Path) -> None:
@@ -56,7 +42,7 @@ def test_recovery_passes_over_a_damaged_snapshot_and_clears_leftovers(model: nn.
     adapter(images(9))
     folder.save(adapter, 1)
     folder._file(2).write_bytes(b"damaged")
-    (tmp_path / "state-000000000003.77.tmp").write_bytes(b"half")
+    (tmp_path / "state-0000000003.safetensors.77.tmp").write_bytes(b"half")
     fresh = resitta.adapt(model, "resitta")
     assert folder.recover(fresh) == 2  # the number is not used again
     assert fresh.samples == 9
