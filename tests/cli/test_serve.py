@@ -14,23 +14,23 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_wrong_options_end_with_a_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RESITTA_TOKEN", "short")
     (tmp_path / "names.txt").write_text("one\ntwo\n")
     assert "give --size" in refusal(capsys, "torch.nn:Identity")
     assert "positive number" in refusal(capsys, "wrn16x1", "--size", "0")
     assert "Did you mean 'wrn40x2'" in refusal(capsys, "wrn40", "--size", "32")
     assert "no method is called" in refusal(capsys, "wrn16x1", "--method", "nothing")
-    assert "at least 16 characters" in refusal(capsys, "wrn16x1")
-    monkeypatch.delenv("RESITTA_TOKEN")
     assert "choose another --host or --port" in refusal(capsys, "wrn16x1", "--port", "99999")
     assert "found 2 names" in refusal(capsys, "wrn16x1", "--labels", str(tmp_path / "names.txt"))
     assert "cannot be read" in refusal(capsys, "wrn16x1", "--labels", str(tmp_path / "nowhere.txt"))
     assert "keep must be >= 1" in refusal(capsys, "wrn16x1", "--keep", "0")
+    assert "readers must be at least 1" in refusal(capsys, "wrn16x1", "--engine", "ray", "--readers", "0")
+    assert "without --engine ray" in refusal(capsys, "wrn16x1", "--engine", "ray", "--method", "tent")
+    monkeypatch.setenv("RESITTA_TOKEN", "short")
+    assert "at least 16 characters" in refusal(capsys, "wrn16x1")
 
 
 def test_settings_reach_the_method() -> None:
-    adapter, side = make_adapter(
-        "wrn16x1", None, method="resitta", preset="imagenet", settings=["lr=0.5"], size=None, seed=3, device="cpu"
+    adapter = make_adapter(
+        "wrn16x1", None, method="resitta", preset="imagenet", settings=["lr=0.5"], seed=3, device="cpu"
     )
-    assert side == 32
     assert (adapter.method.lr, adapter.method.eta, adapter.options.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """The command that serves a model."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -26,6 +27,9 @@ def serve(
     device: str = "cpu",
     threads: int | None = None,
     seed: int = 0,
+    engine: Literal["local", "ray"] = "local",
+    readers: int = 1,
+    address: str | None = None,
     limits: Annotated[Limits, Parameter(name="*")] = Limits(),  # noqa: B008  (frozen)
 ) -> None:
     """Answer predictions over HTTP, and adapt to the images that come in.
@@ -69,17 +73,23 @@ def serve(
         Threads for predicting, and as many for learning; by default half of the cores each.
     seed
         Fixes all randomness of the method.
+    engine
+        local: one process; ray: one process that learns and several that predict, on a Ray cluster.
+    readers
+        How many processes predict on Ray.
+    address
+        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "PIL", "safetensors"):
         require(package, "serve")
-    from resitta.cli.serving import make_adapter, run_service  # noqa: PLC0415
+    from resitta.cli.serving import image_side, make_adapter, run_service  # noqa: PLC0415
 
-    adapter, side = make_adapter(
-        model, checkpoint, method=method, preset=preset, settings=settings, size=size, seed=seed, device=device
+    make = partial(
+        make_adapter, model, checkpoint, method=method, preset=preset, settings=settings, seed=seed, device=device
     )
     run_service(
-        adapter,
-        size=side,
+        make,
+        size=image_side(model, size),
         resize=resize,
         labels=labels,
         state=state,
@@ -88,4 +98,6 @@ def serve(
         token_file=token_file,
         threads=threads,
         limits=limits,
+        readers=readers if engine == "ray" else None,
+        address=address,
     )

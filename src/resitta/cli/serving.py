@@ -2,9 +2,10 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,19 +31,17 @@ def make_adapter(
     method: str,
     preset: str | None,
     settings: Sequence[str],
-    size: int | None,
     seed: int,
     device: str,
-) -> tuple[Adapter, int]:
-    """Build the model and the adapter around it, and find the side of the images it takes."""
-    side = _side(model, size)
+) -> Adapter:
+    """Build the model and the adapter around it."""
     network = _demo_network() if model == "demo" else create_model(model, checkpoint)
     options = parse_settings(settings, [method])[method]
-    return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, **options), side
+    return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, **options)
 
 
 def run_service(
-    adapter: Adapter,
+    make: Callable[[], Adapter],
     *,
     size: int,
     resize: Resize,
@@ -53,20 +52,30 @@ def run_service(
     token_file: Path | None,
     threads: int | None,
     limits: Limits,
+    readers: int | None,
+    address: str | None,
 ) -> None:
-    """Serve until the process is told to stop."""
+    """Serve until the process is told to stop; with a number of readers, on Ray."""
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 2) // 2))
     given = find_token(token_file)
     token = given or new_token()
     with ExitStack() as stack:
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resitta-")))
-        engine = Engine(adapter, size=size, state=folder, limits=limits, names=_names(labels))
-        on = stack.enter_context(listen(host, port))
+        options: dict[str, Any] = {"size": size, "state": folder, "limits": limits, "names": _names(labels)}
+        on = stack.enter_context(listen(host, port))  # before a cluster is started that somebody would have to stop
+        engine = Engine(make(), **options) if readers is None else _on_ray(make, readers, address, options)
         _announce(engine, on.getsockname(), token if given is None else None, state)
         run(create_app(engine, token=token, resize=resize), on)
 
 
-def _side(model: str, size: int | None) -> int:
+def _on_ray(make: Callable[[], Adapter], readers: int, address: str | None, options: dict[str, Any]) -> Engine:
+    from resitta.dist.ray_serve import RayEngine  # noqa: PLC0415  (needs the extra `dist`)
+
+    return RayEngine(make, readers=readers, address=address, **options)
+
+
+def image_side(model: str, size: int | None) -> int:
+    """The side of the images that a model takes: as asked for, or as known."""
     if size is not None and size < 1:
         raise BadSetting(f"--size must be a positive number of pixels, found {size}")
     known = 32 if model == "demo" else MODELS[model].image_size if model in MODELS else None
