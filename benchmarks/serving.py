@@ -85,6 +85,7 @@ class Server:
 
     def __init__(self, state: Path, port: int, *options: str) -> None:
         command = [sys.executable, "-m", "resitta.cli", "serve", "demo", "--state", str(state), "--port", str(port)]
+        command.append("--no-guard")  # the cost of adaptation alone
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         environment = os.environ | {"RESITTA_TOKEN": TOKEN}

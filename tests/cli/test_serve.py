@@ -31,6 +31,7 @@ def test_wrong_options_end_with_a_sentence(
 
 def test_settings_reach_the_method() -> None:
     adapter = make_adapter(
-        "wrn16x1", None, method="resitta", preset="imagenet", settings=["lr=0.5"], seed=3, device="cpu"
+        "wrn16x1", None, method="resitta", preset="imagenet", settings=["lr=0.5"], seed=3, guard=True, device="cpu"
     )
     assert (adapter.method.lr, adapter.method.eta, adapter.options.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]
+    assert adapter.guard is not None

@@ -165,6 +165,16 @@ def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monk
         assert "ZeroDivisionError" in engine.events.newest()[0].text
 
 
+def test_what_a_guard_does_is_told(make: Make) -> None:
+    with make(update_every=8, guard=True) as engine:
+        engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
+        until(lambda: engine.stats()["events"])
+    (event,) = engine.stats()["events"]
+    assert event["kind"] == "guard"
+    assert event["text"] == "8 images looked like nothing known and did not enter the memory"
+    assert engine.writer.published.version == 0
+
+
 @pytest.mark.parametrize("method", ["bn", "tent", "note", "cotta", "lame"])
 def test_methods_that_cannot_be_exported_are_served_in_one_step(make: Make, method: str, model: nn.Module) -> None:
     plain = resitta.adapt(model, method)

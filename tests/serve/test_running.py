@@ -36,7 +36,7 @@ class Process:
         (folder / "model.py").write_text(MODEL)
         command = [sys.executable, "-m", "resitta.cli", "serve", f"{folder / 'model.py'}:make", "--size", "10"]
         command += ["--state", str(folder / "state"), "--port", str(port), "--save-every", "0.1", "--threads", "1"]
-        command += ["--set", "update_every=16", "--learn-batch", "4"]
+        command += ["--set", "update_every=16", "--learn-batch", "4", "--no-guard"]
         environment = os.environ | {"RESITTA_TOKEN": TOKEN}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)

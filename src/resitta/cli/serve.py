@@ -27,6 +27,7 @@ def serve(
     device: str = "cpu",
     threads: int | None = None,
     seed: int = 0,
+    guard: bool = True,
     engine: Literal["local", "ray"] = "local",
     readers: int = 1,
     address: str | None = None,
@@ -73,6 +74,8 @@ def serve(
         Threads for predicting, and as many for learning; by default half of the cores each.
     seed
         Fixes all randomness of the method.
+    guard
+        Keep images that look like nothing known out of the memory, and take back updates that break the model.
     engine
         local: one process; ray: one process that learns and several that predict, on a Ray cluster.
     readers
@@ -85,7 +88,15 @@ def serve(
     from resitta.cli.serving import image_side, make_adapter, run_service  # noqa: PLC0415
 
     make = partial(
-        make_adapter, model, checkpoint, method=method, preset=preset, settings=settings, seed=seed, device=device
+        make_adapter,
+        model,
+        checkpoint,
+        method=method,
+        preset=preset,
+        settings=settings,
+        seed=seed,
+        guard=guard,
+        device=device,
     )
     run_service(
         make,

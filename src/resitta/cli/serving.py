@@ -32,12 +32,13 @@ def make_adapter(
     preset: str | None,
     settings: Sequence[str],
     seed: int,
+    guard: bool,
     device: str,
 ) -> Adapter:
     """Build the model and the adapter around it."""
     network = _demo_network() if model == "demo" else create_model(model, checkpoint)
     options = parse_settings(settings, [method])[method]
-    return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, **options)
+    return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, guard=guard, **options)
 
 
 def run_service(

@@ -5,6 +5,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
+from resitta.events import GuardFired
+
 Kind = Literal["control", "guard", "failure"]
 
 
@@ -33,6 +35,17 @@ class Events:
         """Note that something happened now."""
         self._events.append(Event(time.time(), kind, text))
 
+    def hear(self, event: object) -> None:
+        """Note that a guard of the adapter has fired: a callback for `adapter.listen`."""
+        if isinstance(event, GuardFired):
+            self.add("guard", _sentence(event))
+
     def newest(self) -> list[Event]:
         """The events, the newest first."""
         return list(self._events)[::-1]
+
+
+def _sentence(fired: GuardFired) -> str:
+    if fired.reason == "unknown":
+        return f"{fired.value:.0f} images looked like nothing known and did not enter the memory"
+    return f"{fired.reason} is {fired.value:.4g}, allowed is {fired.bound:.4g}: {fired.action}"

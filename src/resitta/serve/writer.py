@@ -53,6 +53,7 @@ class Writer:
         self.inbox = Inbox(room=limits.learn_queue, batch=limits.learn_batch)
         self.published = Published(folder.recover(adapter), exported(adapter))
         self.stats = adapter.stats
+        adapter.listen(events.hear)
         self._saved = (self.published.version, adapter.samples)
         self._save_due = time.monotonic() + limits.save_every
         self._look_due = 0.0
