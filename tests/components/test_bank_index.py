@@ -24,12 +24,12 @@ def test_levels_follow_the_counts() -> None:
     index = BankIndex()
     for slot, (label, entropy) in enumerate([(0, 0.5), (1, 0.9), (1, 0.2)]):
         index.add(slot, label, birth=slot + 1, entropy=entropy)
-    found = index.outlook(mature_by=2)
-    assert (found.oldest_birth, found.oldest) == (2, 1)
+    assert index.dominant().oldest() == (2, 1)
+    found = index.dominant().outlook(mature_by=2)
     assert (found.highest_entropy, found.highest) == (0.9, 1)
     assert (found.overconfident, found.next_mature) == (None, 3), "the surest of class 1 was born at 3"
-    assert index.outlook(mature_by=3).overconfident == 2
+    assert index.dominant().outlook(mature_by=3).overconfident == 2
     index.remove(1, label=1)
-    found = index.outlook(mature_by=0)
-    assert (found.oldest_birth, found.oldest) == (1, 0), "now both classes have one sample"
+    assert index.dominant().oldest() == (1, 0), "now both classes have one sample"
+    found = index.dominant().outlook(mature_by=0)
     assert (found.highest_entropy, found.highest) == (0.5, 0)

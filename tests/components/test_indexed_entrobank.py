@@ -67,5 +67,5 @@ def test_memory_of_the_index_is_bounded() -> None:
     heaps = [heap for samples in bank.index._classes.values() for heap in (samples.lowest, samples.highest)]
     levels = bank.index._levels.values()
     heaps += [heap for level in levels for heap in (level._oldest, level._young, level._mature, level._highest)]
-    assert all(len(heap._entries) <= 64 + 2 * 50 + 1 for heap in heaps)
+    assert all(len(heap._entries) + len(heap._fresh) <= 64 + 2 * 50 + 1 for heap in heaps)
     assert len(levels) <= 50

@@ -26,23 +26,32 @@ class LazyHeap:
     (2,)
     """
 
+    __slots__ = ("_entries", "_fresh", "_is_stale", "_room")
+
     def __init__(self, is_stale: Callable[[Entry], bool]) -> None:
         self._entries: list[Entry] = []
+        self._fresh: list[Entry] = []  # not in order yet: many become stale before anybody looks
         self._is_stale = is_stale
-        self._limit = SLACK
+        self._room = SLACK
 
     def push(self, entry: Entry) -> None:
         """Add an entry; now and then, forget the stale ones."""
-        entries = self._entries
-        heapq.heappush(entries, entry)
-        if len(entries) > self._limit:
-            entries[:] = [kept for kept in entries if not self._is_stale(kept)]
-            heapq.heapify(entries)
-            self._limit = SLACK + 2 * len(entries)
+        self._fresh.append(entry)
+        self._room -= 1
+        if self._room < 0:
+            self._entries = [kept for kept in (*self._entries, *self._fresh) if not self._is_stale(kept)]
+            heapq.heapify(self._entries)
+            self._fresh.clear()
+            self._room = SLACK + len(self._entries)
 
     def top(self) -> Entry | None:
         """The smallest entry that is not stale."""
         entries, is_stale = self._entries, self._is_stale
+        if self._fresh:
+            for entry in self._fresh:
+                if not is_stale(entry):
+                    heapq.heappush(entries, entry)
+            self._fresh.clear()
         while entries and is_stale(entries[0]):
             heapq.heappop(entries)
         return entries[0] if entries else None
@@ -54,6 +63,8 @@ class LazyHeap:
 
 class ClassSamples:
     """The samples of one class: by age, by lowest and by highest entropy (of equals, the older first)."""
+
+    __slots__ = ("by_age", "highest", "lowest", "version")
 
     def __init__(self) -> None:
         self.by_age: OrderedDict[int, int] = OrderedDict()  # slot -> birth, the oldest first
@@ -78,13 +89,11 @@ class ClassSamples:
 
 
 class Outlook(NamedTuple):
-    """Slots that may leave: the oldest, the over-confident (if there is one), the one of highest entropy.
+    """Slots that may leave if none is outdated: the over-confident (if there is one), the one of highest entropy.
 
     It stays true until a sample comes or goes, or until the sample born at `next_mature` becomes mature.
     """
 
-    oldest_birth: int
-    oldest: int
     overconfident: int | None
     next_mature: float
     highest_entropy: float
@@ -100,39 +109,51 @@ class Level:
         self._young = LazyHeap(self._is_stale)  # lowest entropies of classes, by birth, until they are mature
         self._mature = LazyHeap(self._is_stale)
         self._highest = LazyHeap(self._is_stale)
-        self.arrivals: set[int] = set()
+        self._of_new_age: set[int] = set()
+        self._of_new_entropy: set[int] = set()
 
-    def settle(self) -> None:
-        """Enter the candidates of classes that have come to this count or changed."""
-        for label in self.arrivals:
+    def arrive(self, label: int) -> None:
+        """A class has come to this count, or has changed and come back to it."""
+        self._of_new_age.add(label)
+        self._of_new_entropy.add(label)
+
+    def oldest(self) -> tuple[int, int]:
+        """Birth and slot of the oldest sample."""
+        for label in self._of_new_age:
             samples = self._classes[label]
-            lowest, highest = samples.lowest.top(), samples.highest.top()
-            if len(samples.by_age) != self._count or lowest is None or highest is None:
-                continue  # it came and went
-            stamp = (label, samples.version)
-            slot, birth = next(iter(samples.by_age.items()))
-            self._oldest.push((birth, slot, *stamp))
-            self._young.push((lowest[1], lowest[0], lowest[2], *stamp))
-            self._highest.push((*highest, *stamp))
-        self.arrivals.clear()
+            if len(samples.by_age) == self._count:  # else it came and went
+                slot, birth = next(iter(samples.by_age.items()))
+                self._oldest.push((birth, slot, label, samples.version))
+        self._of_new_age.clear()
+        entry = self._oldest.top()
+        assert entry is not None  # the dominant classes have samples
+        return entry[0], entry[1]
 
     def outlook(self, mature_by: float) -> Outlook:
-        """The candidates, when those born by `mature_by` count as mature."""
+        """The other candidates, when those born by `mature_by` count as mature."""
+        self._settle()
         while (entry := self._young.top()) is not None and entry[0] <= mature_by:
             self._young.pop()
             birth, entropy, *rest = entry
             self._mature.push((entropy, birth, *rest))
-        oldest, highest, sure = self._oldest.top(), self._highest.top(), self._mature.top()
-        assert oldest is not None  # the dominant classes have samples
+        highest, sure = self._highest.top(), self._mature.top()
         assert highest is not None
         return Outlook(
-            oldest_birth=oldest[0],
-            oldest=oldest[1],
             overconfident=None if sure is None else sure[2],
             next_mature=math.inf if entry is None else entry[0],
             highest_entropy=-highest[0],
             highest=highest[2],
         )
+
+    def _settle(self) -> None:
+        for label in self._of_new_entropy:
+            samples = self._classes[label]
+            lowest, highest = samples.lowest.top(), samples.highest.top()
+            if len(samples.by_age) == self._count and lowest is not None and highest is not None:
+                stamp = (label, samples.version)
+                self._young.push((lowest[1], lowest[0], lowest[2], *stamp))
+                self._highest.push((*highest, *stamp))
+        self._of_new_entropy.clear()
 
     def _is_stale(self, entry: Entry) -> bool:
         return self._classes[entry[-2]].version != int(entry[-1])
@@ -144,39 +165,38 @@ class BankIndex:
     def __init__(self) -> None:
         self._classes: dict[int, ClassSamples] = {}
         self._levels: dict[int, Level] = {}
-        self._population: dict[int, int] = {0: 0}
+        self._population: dict[int, int] = {}
         self._top = 0
 
     def add(self, slot: int, label: int, birth: int, entropy: float) -> None:
         """Enter a sample."""
-        samples = self._classes.setdefault(label, ClassSamples())
-        self._leave(len(samples.by_age))
+        samples = self._classes.get(label)
+        if samples is None:
+            samples = self._classes[label] = ClassSamples()
         samples.add(slot, birth, entropy)
-        self._arrive(label, len(samples.by_age))
+        count = len(samples.by_age)
+        self._move(label, count - 1, count)
 
     def remove(self, slot: int, label: int) -> None:
         """Let a sample go."""
         samples = self._classes[label]
-        self._leave(len(samples.by_age))
         samples.remove(slot)
-        self._arrive(label, len(samples.by_age))
+        count = len(samples.by_age)
+        self._move(label, count + 1, count)
 
-    def outlook(self, mature_by: float) -> Outlook:
-        """Who may leave, among the samples of the dominant classes."""
-        level = self._levels[self._top]
-        level.settle()
-        return level.outlook(mature_by)
+    def dominant(self) -> Level:
+        """The samples of the dominant classes, one of which may have to leave."""
+        return self._levels[self._top]
 
-    def _leave(self, count: int) -> None:
-        if count:
-            self._population[count] -= 1
-
-    def _arrive(self, label: int, count: int) -> None:
-        if count:
-            self._population[count] = self._population.get(count, 0) + 1
-            if count not in self._levels:
-                self._levels[count] = Level(self._classes, count)
-            self._levels[count].arrivals.add(label)
-            self._top = max(self._top, count)
-        while self._top and not self._population.get(self._top):
+    def _move(self, label: int, old: int, new: int) -> None:
+        """Take a class from the level of its old count to that of its new one."""
+        population = self._population
+        population[old] = population.get(old, 1) - 1
+        population[new] = population.get(new, 0) + 1
+        if new:
+            if new not in self._levels:
+                self._levels[new] = Level(self._classes, new)
+            self._levels[new].arrive(label)
+            self._top = max(self._top, new)
+        while self._top and not population[self._top]:
             self._top -= 1

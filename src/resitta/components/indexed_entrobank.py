@@ -19,10 +19,13 @@ class IndexedEntroBank(EntroBank):
     [0.5, 0.7]
     """
 
+    index: BankIndex
+    oldest: tuple[int, int] | None
+    outlook: Outlook | None
+
     def __init__(self, capacity: int, **rules: Any) -> None:
         super().__init__(capacity, **rules)
-        self.index = BankIndex()
-        self.outlook: Outlook | None = None
+        self._reindex()
 
     def admit(self, label: int, entropy: float) -> int | None:
         """Decide by the index and keep it up to date."""
@@ -32,19 +35,22 @@ class IndexedEntroBank(EntroBank):
             if full:
                 self.index.remove(slot, int(self.all_labels[slot]))
             self.index.add(slot, label, self.clock, entropy)
-            self.outlook = None
+            self.oldest = self.outlook = None
         return slot
 
     def _leaving(self, entropy: float) -> int | None:
-        """Algorithm 1, lines 9 to 23."""
+        """Algorithm 1, lines 9 to 23; what was found out stays valid until a sample comes or goes."""
         if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
             return super().admit(-1, entropy)
+        if self.forget_age is not None:
+            if self.oldest is None:
+                self.oldest = self.index.dominant().oldest()
+            if self.clock - self.oldest[0] >= self.forget_age:
+                return self.oldest[1]
         mature_by = -math.inf if self.mature_age is None else self.clock - self.mature_age
         found = self.outlook
         if found is None or found.next_mature <= mature_by:
-            found = self.outlook = self.index.outlook(mature_by)
-        if self.forget_age is not None and self.clock - found.oldest_birth >= self.forget_age:
-            return found.oldest
+            found = self.outlook = self.index.dominant().outlook(mature_by)
         if found.overconfident is not None:
             return found.overconfident
         return found.highest if entropy < found.highest_entropy else None
@@ -60,7 +66,8 @@ class IndexedEntroBank(EntroBank):
         self._reindex()
 
     def _reindex(self) -> None:
-        self.index, self.outlook = BankIndex(), None
+        self.index = BankIndex()
+        self.oldest = self.outlook = None
         for slot in self.births[: self.size].argsort().tolist():
             label, birth, entropy = self.all_labels[slot], self.births[slot], self.all_entropies[slot]
             self.index.add(slot, int(label), int(birth), float(entropy))

@@ -40,6 +40,13 @@ class Memory(nn.Module, ABC):
         self.clock = 0
         self.classes = 0
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what changes with every sample directly: a module's bookkeeping would take longer than a decision."""
+        if name in _CHANGING:
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     @abstractmethod
     def admit(self, label: int, entropy: float) -> int | None:
         """Return the slot for a new sample (a free one, or one whose sample leaves), or None to discard it."""
@@ -94,7 +101,8 @@ class Memory(nn.Module, ABC):
             slot = self.admit(label, entropy) if math.isfinite(entropy) else None
             if slot is not None:
                 self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, self.clock
-                self.size = max(self.size, slot + 1)
+                if slot == self.size:
+                    self.size += 1
                 newest[slot] = index
         if newest:
             places = torch.tensor((list(newest), list(newest.values())), device="cpu")
@@ -133,6 +141,7 @@ class Memory(nn.Module, ABC):
 
 _HOST_ARRAYS = ("all_labels", "all_entropies", "births")
 _COUNTERS = ("size", "clock", "classes")
+_CHANGING = frozenset((*_COUNTERS, "oldest", "outlook"))
 
 
 def random_choice(slots: NDArray[np.int64], generator: torch.Generator) -> int:
