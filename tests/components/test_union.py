@@ -10,7 +10,7 @@ def test_alone_everything_is_as_it_is() -> None:
     weight.grad = torch.tensor([1.0, 2.0])
     assert union.begin(x) is x
     assert union.begin(x[:0]) is None
-    assert all(map(torch.equal, union.moments(x), batch_moments(x)))
+    assert union.moments is batch_moments, "layers know by this that they may take their fast paths"
     assert union.mean(torch.tensor([1.0, 2.0, 6.0])) == 3
     union.add_gradients([weight])
     assert weight.grad.tolist() == [1, 2]

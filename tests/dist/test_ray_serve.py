@@ -104,7 +104,14 @@ def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) ->
     ray.kill(engine.actors[1], no_restart=False)
     answers = [engine.submit(images(seed)) for seed in range(10)]
     assert all(answer.result(timeout=30).version > 0 for answer in answers)
-    until(lambda: bool(ray.get(engine.actors[1].version.remote()) == engine.stats()["version"]))
+
+    def caught_up() -> bool:
+        try:
+            return bool(ray.get(engine.actors[1].version.remote()) == engine.stats()["version"])
+        except ray.exceptions.RayActorError:  # it is being restarted
+            return False
+
+    until(caught_up)
 
 
 def test_the_writer_is_controlled_from_afar(engine: Any) -> None:
