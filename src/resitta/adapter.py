@@ -4,19 +4,20 @@ import copy
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from resitta.background import Background
 from resitta.components.entropy import tally
 from resitta.components.network import Network, Normalized, Output, Precision
 from resitta.components.replay import Replay
 from resitta.components.sharing import once_per_tensor
 from resitta.errors import BadSetting, BadState, NotExportable
 from resitta.events import Callback, Listener, Restarted
-from resitta.exclusive import exclusive, new_turn
+from resitta.exclusive import exclusive, interrupts_wait, new_turn
 from resitta.guard import Guard, Sentry, sentry_for
 from resitta.inputs import NonFinite, answer_around, check_form, check_values
 from resitta.method import Method
@@ -41,6 +42,7 @@ def adapt(
     guard: Guard | bool = False,
     precision: Precision = "exact",
     cuda_graphs: bool = True,
+    background: bool = False,
     group: Ranks = None,
     **settings: Any,
 ) -> "Adapter":
@@ -61,6 +63,8 @@ def adapt(
         precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast).
         cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
             forward pass depends on more than its inputs and weights.
+        background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
+            alone; predictions then follow what was learned a little later. `sync()` waits. For "resitta" and "rotta".
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.dist.group`.
         settings: any setting of the method, by name.
 
@@ -82,6 +86,7 @@ def adapt(
         guard=guard,
         precision=precision,
         cuda_graphs=cuda_graphs,
+        background=background,
         group=group,
     )
 
@@ -95,17 +100,23 @@ class Adapter(nn.Module):
         check_model(model, method)
         self.method = method
         self.pauses = 0
-        self.turn = new_turn()
         self.guard: Sentry | None = sentry_for(self.options.guard)
         self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
-        self.generator = torch.Generator()
-        self.replay = Replay()
+        self._equip()
         given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision")}
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
             self._source = (Network(model, **given),)
         self.fingerprint = Fingerprint(self.source.model)
         self.reset()
+
+    def _equip(self) -> None:
+        """Make what no two adapters have in common and no file holds."""
+        self.generator = torch.Generator()
+        self.replay = Replay()
+        self.background = Background(self) if self.options.background else None
+        self.turn: AbstractContextManager[Any] = self.background.worker if self.background else new_turn()
+        self.calls = self.background.calls if self.background else self.turn
 
     @property
     def source(self) -> Network:
@@ -121,25 +132,33 @@ class Adapter(nn.Module):
             self.learner = self.method.start(self.source, self.generator)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
-            if isinstance(module, Replay):
-                module.enabled = self.options.cuda_graphs
+            if isinstance(module, Replay):  # a recording runs as a whole: in the background it would not make way
+                module.enabled = self.options.cuda_graphs and self.background is None
+        if self.background is not None:
+            self.background.connect(self)
         if self.options.group is not None:
             from resitta.dist.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
 
             join(self, self.options.group)
         self.emit(Restarted(samples=0))
 
-    @exclusive
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
+        if self.background is not None:
+            with self.background.calling():
+                return self._answer(images, self.background.predict, self.background.step)
+        with interrupts_wait(), self.turn:
+            return self._answer(images, self._predict, self.learn)
+
+    def _answer(self, images: Tensor, predict: Callable[[Tensor], Tensor], step: Callable[[Tensor], Tensor]) -> Tensor:
         check_form(images, self.source)
         # A caller's inference_mode forbids training even under enable_grad, and its tensors cannot enter a graph.
         with torch.inference_mode(False), torch.enable_grad():
             images = images.clone() if images.is_inference() else images.detach()
             finite = check_values(images, self.source, self.options.non_finite)
             images = images.to(self.source.dtype)
-            answer = self._predict if self.pauses else self._step
-            return answer(images) if finite is None else answer_around(images, finite, answer, self._predict)
+            answer = predict if self.pauses else step
+            return answer(images) if finite is None else answer_around(images, finite, predict, answer)
 
     def _predict(self, images: Tensor) -> Tensor:
         """Predict only; random views a method may use leave no trace."""
@@ -150,20 +169,29 @@ class Adapter(nn.Module):
         finally:
             self.generator.set_state(before)
 
-    def _step(self, images: Tensor) -> Tensor:
-        """Predict and learn, with the watchers around it."""
+    def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
+        """Predict, unless that was done elsewhere, and learn, with the watchers around it. For who has the turn."""
         for watcher in self.watchers:
             watcher.before_step(self, images)
-        logits = self._learn(images)
+        logits = self._learn(images, predicted)
         for watcher in self.watchers:
             watcher.after_step(self, images, logits)
         return logits
 
-    def _learn(self, images: Tensor) -> Tensor:
-        logits = self.learner.step(images).detach()
+    def _learn(self, images: Tensor, predicted: Tensor | None) -> Tensor:
+        if predicted is None:
+            logits = self.learner.step(images).detach()
+        else:
+            logits = predicted
+            self.learner.absorb(images, logits)
         self.samples += len(images)
         self.entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
         return logits
+
+    def sync(self) -> None:
+        """Wait until everything predicted so far has been learned from; only `background=True` has to."""
+        if self.background is not None:
+            self.background.sync()
 
     def watch(self, watcher: Watcher) -> None:
         """Call a watcher's hooks around every learning step from now on, after those already attached."""
@@ -183,12 +211,12 @@ class Adapter(nn.Module):
     @contextmanager
     def paused(self) -> Iterator[Self]:
         """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
-        with self.turn:
+        with interrupts_wait(), self.turn:
             self.pauses += 1
         try:
             yield self
         finally:
-            with self.turn:
+            with interrupts_wait(), self.turn:
                 self.pauses -= 1
 
     @property
@@ -201,7 +229,7 @@ class Adapter(nn.Module):
     @exclusive
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
-        return stats_of(self.learner, self.source, samples=self.samples, mean_entropy=self.mean_entropy)
+        return stats_of(self)
 
     @exclusive
     def export(self) -> nn.Module:
@@ -243,6 +271,8 @@ class Adapter(nn.Module):
                 super().load_state_dict(before)
                 reason = " ".join(str(error).split())
                 raise BadState(f"the state does not fit this {self.method.name} adapter: {reason}") from error
+        if self.background is not None:
+            self.background.republish(self.learner)
         self.emit(Restarted(samples=self.samples))
         return fitted
 
@@ -271,15 +301,14 @@ class Adapter(nn.Module):
         """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
         snapshot = io.BytesIO()
         torch.save(self.state_dict(), snapshot)
-        left_out = ("_modules", "generator", "turn")
+        left_out = ("_modules", "generator", "background", "turn", "calls")
         rest = {name: value for name, value in vars(self).items() if name not in left_out}
         return {**rest, "pauses": 0, "snapshot": snapshot.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         snapshot = io.BytesIO(state.pop("snapshot"))
-        super().__setstate__(
-            {**state, "_modules": {"replay": Replay()}, "generator": torch.Generator(), "turn": new_turn()}
-        )  # type: ignore[no-untyped-call]
+        super().__setstate__({**state, "_modules": {}})  # type: ignore[no-untyped-call]
+        self._equip()
         self.reset()
         self.load_state_dict(torch.load(snapshot, weights_only=True))
 
@@ -293,8 +322,10 @@ class Adapter(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
         once = once_per_tensor(fn)
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), self.calls:
             self.source._apply(once, recurse)  # type: ignore[no-untyped-call]
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
+            if self.background is not None:
+                self.background.connect(self)
         self.fingerprint = Fingerprint(self.source.model)
         return self

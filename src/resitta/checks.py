@@ -79,8 +79,12 @@ class Subject:
         return (torch.rand((n, *self.shape), generator=generator) * shade).to(self.device)
 
     def run(self, adapter: Adapter, n: int = 200, size: int = 50) -> Tensor:
-        """Feed a stream to an adapter and return all logits."""
-        return torch.cat([adapter(batch) for batch in torch.split(self.images(n), size)])
+        """Feed a stream to an adapter, which learns from each batch before the next one, and return all logits."""
+        logits = []
+        for batch in torch.split(self.images(n), size):
+            logits.append(adapter(batch))
+            adapter.sync()
+        return torch.cat(logits)
 
 
 def tiny_network(channels: int = 3, classes: int = 5) -> nn.Module:

@@ -53,14 +53,13 @@ def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Ten
 
 
 def answer_around(
-    images: Tensor, finite: Tensor, answer: Callable[[Tensor], Tensor], predict: Callable[[Tensor], Tensor]
+    images: Tensor, finite: Tensor, predict: Callable[[Tensor], Tensor], answer: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Answer the finite images as if they came alone; the others are repaired and only predicted.
 
-    >>> images = torch.tensor([[1.0], [torch.nan]])
-    >>> answer_around(images, torch.tensor([True, False]), torch.neg, torch.exp)
-    tensor([[-1.],
-            [ 1.]])
+    >>> images = torch.tensor([0.25, torch.nan])
+    >>> answer_around(images, images.isfinite(), lambda x: x[:, None], lambda x: -x[:, None]).flatten()
+    tensor([-0.2500,  0.0000])
     """
     repaired = images[~finite].nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
     skipped = predict(repaired)

@@ -41,6 +41,10 @@ class Learner(nn.Module, ABC):
     def step(self, images: Tensor) -> Tensor:
         """Return the logits of a batch, as they were before learning from it, and learn from it."""
 
+    def absorb(self, images: Tensor, logits: Tensor) -> None:
+        """Learn from a batch and what `deployed()` predicted of it, as `step` does: for learning in the background."""
+        raise NotImplementedError(f"{type(self).__name__} learns only from what it predicts itself")
+
     def deployed(self) -> Network | None:
         """Return the network whose ordinary BatchNorm form predicts what the learner predicts, if there is one."""
         return None

@@ -30,6 +30,7 @@ class Options:
     guard: Guard | bool = False
     precision: Precision = "exact"
     cuda_graphs: bool = True
+    background: bool = False
     group: Ranks = None
 
     def __post_init__(self) -> None:
@@ -39,8 +40,16 @@ class Options:
             raise BadSetting(f"precision must be 'exact' or 'bf16', found {self.precision!r}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
             raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {self.seed!r}")
-        if not isinstance(self.cuda_graphs, bool):
-            raise BadSetting(f"cuda_graphs must be True or False, found {self.cuda_graphs!r}")
-        if self.group is not None and self.guard:
+        for name in ("cuda_graphs", "background"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")
+        if self.group is not None:
+            self._check_group()
+
+    def _check_group(self) -> None:
+        if self.guard:
             reason = "a guard judges one stream, and would take back updates that the other ranks keep"
             raise BadSetting(f"a group cannot be guarded: {reason}; leave out guard= or group=")
+        if self.background:
+            reason = "ranks must not leave out samples on their own when there is no time for them"
+            raise BadSetting(f"a group cannot learn in the background: {reason}; leave out background= or group=")

@@ -1,6 +1,7 @@
 """What an adapter tells about itself: one frozen record."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -8,7 +9,9 @@ from resitta.components.bn_layers import AdaptiveBN, bn_layers
 from resitta.components.memory import Memory
 from resitta.components.network import Network
 from resitta.components.resibn import wasserstein
-from resitta.method import Learner
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,16 @@ class Stats:
         return sum(self.drift.values()) / max(1, len(self.drift))
 
 
-def stats_of(learner: Learner, source: Network, *, samples: int, mean_entropy: float) -> Stats:
-    """Describe a learner; its first network is the one that predicts."""
-    memory = learner.memory()
-    network = next(module for module in learner.modules() if isinstance(module, Network))
+def stats_of(adapter: "Adapter") -> Stats:
+    """Describe an adapter."""
+    memory = adapter.learner.memory()
+    network = next(module for module in adapter.learner.modules() if isinstance(module, Network))
     return Stats(
-        samples=samples,
-        updates=learner.updates,
-        mean_entropy=mean_entropy,
+        samples=adapter.samples,
+        updates=adapter.learner.updates,
+        mean_entropy=adapter.mean_entropy,
         bank=None if memory is None else bank_stats(memory),
-        drift=drift(network.model, source.model),
+        drift=drift(network.model, adapter.source.model),
     )
 
 

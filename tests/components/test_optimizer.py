@@ -86,3 +86,11 @@ def test_a_conversion_carries_the_moments_along() -> None:
     moments = [moment for state in optimizer.adam.state.values() for moment in (state["exp_avg"], state["exp_avg_sq"])]
     assert {moment.dtype for moment in moments} == {torch.float64}
     optimizer.descend(loss(parameters))
+
+
+def test_a_gradient_laid_out_differently_is_the_same_gradient() -> None:
+    weight = nn.Parameter(torch.zeros(2, 3, 4, 4))
+    wanted = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    adam = Adam([weight], lr=0.1)
+    adam.step([wanted.contiguous(memory_format=torch.channels_last)], torch.zeros(()))
+    torch.testing.assert_close(weight.detach(), -0.1 * wanted.sign(), rtol=1e-4, atol=1e-4)

@@ -144,9 +144,17 @@ def test_methods_that_adapt_to_batches_are_refused(model: nn.Module, options: di
         resitta.adapt(model, **options, group="world")
 
 
-def test_a_group_cannot_be_guarded(model: nn.Module) -> None:
-    with pytest.raises(BadSetting, match="a group cannot be guarded"):
-        resitta.adapt(model, "resitta", group="world", guard=True)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"guard": True}, "a group cannot be guarded"),
+        ({"background": True}, "a group cannot learn in the background"),
+        ({"micro_batch": 16}, "leave out micro_batch"),
+    ],
+)
+def test_what_does_not_go_with_a_group_is_refused(model: nn.Module, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadSetting, match=words):
+        resitta.adapt(model, "resitta", group="world", **options)
 
 
 def test_a_group_needs_torch_distributed(model: nn.Module) -> None:

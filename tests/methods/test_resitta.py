@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from resitta import adapt
-from resitta.errors import NotExportable
+from resitta.errors import BadSetting, NotExportable
+from resitta.methods import ResiTTA
 
 Stream = Callable[[int], Tensor]
 SHORT: dict[str, Any] = {"capacity": 24, "update_every": 16, "mature_age": 20, "forget_age": 60}
@@ -26,6 +27,11 @@ VARIANTS = [
 def darker(images: Tensor) -> Tensor:
     """A strong view free of chance. With the identity the first gradient is zero, which Adam divides by zero."""
     return images.flip(3) * 0.7 + 0.1
+
+
+def laid_out(images: Tensor) -> Tensor:
+    """The layout in which ResiTTA computes: in another one, convolutions round differently."""
+    return images.contiguous(memory_format=torch.channels_last)
 
 
 class LiteralBN(nn.Module):
@@ -118,7 +124,7 @@ class Literal:
 
     def scores(self, images: Tensor) -> tuple[Tensor, list[int], list[float]]:
         with torch.no_grad():
-            logits: Tensor = self.teacher(images)
+            logits: Tensor = self.teacher(laid_out(images))
         log_p = logits.float().log_softmax(1)
         return logits, logits.argmax(1).tolist(), (-(log_p.exp() * log_p).sum(1)).tolist()
 
@@ -163,8 +169,8 @@ class Literal:
         for layer in self.layers:
             layer.learning = True
         with torch.no_grad():
-            targets = self.teacher(images).softmax(1)
-        loss = -(targets * self.student(self.strong_view(images)).log_softmax(1)).sum(1).mean()
+            targets = self.teacher(laid_out(images)).softmax(1)
+        loss = -(targets * self.student(laid_out(self.strong_view(images))).log_softmax(1)).sum(1).mean()
         for layer in self.layers:
             layer.learning = False
         if self.optimizer:
@@ -311,3 +317,22 @@ def test_its_export_predicts_the_same(precise: nn.Module, stream: Stream, norm: 
 def test_batch_statistics_cannot_be_exported(precise: nn.Module) -> None:
     with pytest.raises(NotExportable, match="resitta"):
         adapt(precise, "resitta", norm="adbn").export()
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 100])
+def test_micro_batches_give_the_same_result(size: int) -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.LazyConv2d(6, 3), nn.BatchNorm2d(6), nn.ReLU()) for _ in range(2)]
+    model = nn.Sequential(*blocks, nn.Flatten(), nn.LazyLinear(4))
+    model(torch.rand(2, 3, 10, 10))
+    model = model.double().eval()
+    whole, parts = adapt(model, "resitta"), adapt(model, "resitta", micro_batch=size)
+    for seed in range(4):
+        images = torch.rand(64, 3, 10, 10, generator=torch.Generator().manual_seed(seed)).double()
+        torch.testing.assert_close(parts(images), whole(images), rtol=1e-7, atol=1e-9)
+    assert whole.stats.updates == parts.stats.updates == 4
+
+
+def test_micro_batches_need_statistics_without_gradient() -> None:
+    with pytest.raises(BadSetting, match="micro_batch needs norm='resibn', found 'rbn'"):
+        ResiTTA(micro_batch=8, norm="rbn")

@@ -2,10 +2,9 @@ import math
 from collections.abc import Callable
 from xml.etree import ElementTree
 
-import pytest
-
 from resitta.bench.record import RunRecord
 from resitta.report import charts
+from resitta.report.experiments import Comparison
 from resitta.report.groups import grouped
 from resitta.report.palette import colours
 
@@ -46,13 +45,12 @@ def test_a_layer_that_a_method_lacks_is_a_gap(make_run: MakeRun) -> None:
     assert set(labels(charts.drift_per_layer(groups, colours(groups)))) == {"RoTTA", "NOTE"}
 
 
-@pytest.mark.parametrize(("dataset", "drawn"), [("cifar10", {"ours", "paper"}), ("digits", {"ours"})])
-def test_a_sweep_stands_beside_the_papers(dataset: str, drawn: set[str]) -> None:
-    curve = charts.SweepCurve(setting="eta", dataset=dataset, values=(0.01, 0.03), averages=(22.0, 23.0))
-    svg = charts.sweep(curve)
-    assert set(labels(svg)) == drawn
-    assert ">0.03<" in svg
-    assert (">0.001<" in svg) == (dataset == "cifar10")
+def test_a_comparison_stands_beside_the_papers() -> None:
+    errors = {"ours": (22.0, 23.0, None), "theirs": (22.5, None, 21.0)}
+    svg = charts.comparison(Comparison(title="t", name="eta", values=("0.01", "0.03", "0.1"), dataset="x", **errors))
+    assert set(labels(svg)) == {"ours", "paper"}
+    for value in ("0.01", "0.03", "0.1"):
+        assert f">{value}<" in svg
 
 
 def test_of_many_classes_only_those_present_are_drawn() -> None:

@@ -10,7 +10,7 @@ import pytest
 from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, environment
 from resitta.errors import BadData
-from resitta.report.charts import SweepCurve
+from resitta.report.experiments import Comparison
 from resitta.report.page import BankItem, Strip, write_page
 from resitta.streams.corruptions import CORRUPTIONS
 
@@ -64,7 +64,9 @@ def full(make_run: MakeRun, tmp_path: Path) -> str:
         bank=[BankItem(image, "<label>", 12, 0.25)],
         classes=["<class>"],
         paper=PAPER.table1,
-        sweeps=[SweepCurve(setting="eta", dataset="cifar10", values=(0.01,), averages=(22.0,))],
+        comparisons=[
+            Comparison(title="<t>", name="<n>", values=("<v>",), ours=(22.0,), theirs=(None,), dataset="cifar10")
+        ],
         environment={**environment(), "<env>": "<x>"},
         commands=["resitta demo > out && echo '<done>'"],
     )

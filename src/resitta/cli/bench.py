@@ -195,6 +195,7 @@ def report(
     folder: Path,
     *,
     form: Annotated[Literal["text", "markdown", "csv", "latex", "html"], Parameter(name="--format")] = "text",
+    paper: Literal["cifar10", "cifar100", "imagenet"] | None = None,
 ) -> None:
     """Turn the records of a folder into a table or a page.
 
@@ -204,7 +205,9 @@ def report(
         Where a bench, a reproduction or the demo has put its records.
     form
         text, markdown, csv and latex are printed; html is written to FOLDER/index.html.
+    paper
+        Compare with the paper's numbers on this data set. Records of its ablation and sweeps are recognised.
     """
     from resitta.cli.benching import print_report  # noqa: PLC0415
 
-    print_report(folder, form)
+    print_report(folder, form, paper)

@@ -11,15 +11,15 @@ from typing import Any
 from resitta.bench.bench import Job
 from resitta.bench.gold import gold_check
 from resitta.bench.paper import PAPER, PaperRow
-from resitta.bench.presets import METHODS, SWEEPS, TABLES, Experiment, experiment
+from resitta.bench.presets import METHODS, TABLES, experiment
 from resitta.bench.protocol import Protocol
 from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord, environment, load
 from resitta.dist.engines import Engine, run_jobs
 from resitta.errors import BadData, BadSetting, UnknownName, near
 from resitta.registry import create, get_method
-from resitta.report.charts import SweepCurve
-from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text
+from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
+from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text, comparison_text
 from resitta.report.page import write_page
 from resitta.report.tables import error_table
 from resitta.terminal import bars, console
@@ -76,22 +76,28 @@ def run_reproduction(
     recipe = Recipe(protocol=protocol, model=network, data=data, checkpoint=checkpoint, out=out, device=device)
     runs = _run(recipe, jobs, engine)
     paper = PAPER.main(wanted.task.dataset) if name in TABLES else None
-    _publish(out, runs, title=f"The paper's {name} on {data.name}", paper=paper, sweeps=_sweep(wanted, runs))
+    found = _comparisons(runs, wanted.task.dataset)
+    _publish(out, runs, title=f"The paper's {name} on {data.name}", paper=paper, comparisons=found)
     if paper is not None:
         _print_gold(runs, paper)
 
 
-def print_report(folder: Path, form: str) -> None:
-    """Print the records of a folder in one of the forms, or write its page."""
+def print_report(folder: Path, form: str, dataset: str | None = None) -> None:
+    """Print the records of a folder in one of the forms, or write its page; with a data set, beside the paper."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise BadData(f"{folder} holds no records (*.json); give the --out folder of a bench")
     runs = sorted((load(path) for path in paths), key=_rank)
+    paper = None if dataset is None else PAPER.main(dataset)
+    found = [] if dataset is None else _comparisons(runs, dataset)
+    if found and dataset is not None:
+        runs, paper = main_rows(runs, dataset), None  # sweeps may be on another network than the paper's table
     if form == "html":
-        page = write_page(folder / "index.html", title=folder.name, runs=runs)
+        page = write_page(folder / "index.html", title=folder.name, runs=runs, paper=paper, comparisons=found)
         console().print(f"written: {page}", highlight=False)
-    else:
-        console().print(FORMS[form](error_table(runs)), markup=False, highlight=False, soft_wrap=True)
+        return
+    text = "\n".join([FORMS[form](error_table(runs, paper=paper)), *map(comparison_text, found)])
+    console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def parse_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -139,7 +145,7 @@ def _publish(
     *,
     title: str,
     paper: Mapping[str, PaperRow] | None = None,
-    sweeps: Sequence[SweepCurve] = (),
+    comparisons: Sequence[Comparison] = (),
 ) -> None:
     table = error_table(runs, paper=paper)
     for suffix, form in (("md", as_markdown), ("csv", as_csv), ("tex", as_latex)):
@@ -149,7 +155,7 @@ def _publish(
         title=title,
         runs=runs,
         paper=paper,
-        sweeps=sweeps,
+        comparisons=comparisons,
         environment=environment(),
         commands=[shlex.join(["resitta", *sys.argv[1:]])] if Path(sys.argv[0]).name == "resitta" else [],
     )
@@ -157,14 +163,8 @@ def _publish(
     console().print(f"Tables, records and the page are in {out}; open {page}", highlight=False, soft_wrap=True)
 
 
-def _sweep(wanted: Experiment, runs: Sequence[RunRecord]) -> list[SweepCurve]:
-    if wanted.name not in SWEEPS:
-        return []
-    setting = SWEEPS[wanted.name]
-    values = tuple(dict.fromkeys(run.settings[setting] for run in runs))
-    at = {value: [run.average for run in runs if run.settings[setting] == value] for value in values}
-    averages = tuple(sum(found) / len(found) for found in at.values())
-    return [SweepCurve(setting=setting, dataset=wanted.task.dataset, values=values, averages=averages)]
+def _comparisons(runs: Sequence[RunRecord], dataset: str) -> list[Comparison]:
+    return find_ablation(runs, dataset) + find_sweeps(runs, dataset)
 
 
 def _print_gold(runs: Sequence[RunRecord], paper: Mapping[str, PaperRow]) -> None:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from resitta.components.memory import Memory, random_choice
+from resitta.components.storage import Storage
 
 Slots = NDArray[np.int64]
 Ages = NDArray[np.int64]
@@ -88,8 +89,9 @@ class EntroBank(Memory):
         drop_outdated: bool = True,
         drop_overconfident: bool = True,
         compare_uncertainty: bool = True,
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(capacity)
+        super().__init__(capacity, storage=storage)
         self.generator = generator
         self.forget_age = forget_age if drop_outdated else None
         self.mature_age = mature_age if drop_overconfident else None

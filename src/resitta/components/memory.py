@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from resitta.components.entropy import labels_and_entropies
 from resitta.components.replay import Replay
+from resitta.components.storage import Storage
 from resitta.errors import BadImages, BadState
 
 Screen = Callable[[Tensor, Tensor], Tensor]
@@ -27,8 +28,9 @@ class Memory(nn.Module, ABC):
 
     images: Tensor
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, storage: Storage | None = None) -> None:
         super().__init__()
+        self.storage = storage
         self.capacity = capacity
         self.replay = Replay()
         self.register_buffer("images", torch.empty(0), persistent=False)  # allocated when the shape is known
@@ -74,7 +76,8 @@ class Memory(nn.Module, ABC):
     @property
     def samples(self) -> Tensor:
         """The stored images."""
-        return self.images[: self.size]
+        kept = self.images[: self.size]
+        return kept if self.storage is None or self.size == 0 else self.storage.bring_back(kept)
 
     def fill(self, images: Tensor, logits: Tensor, *, every: int) -> Iterator[None]:
         """Add a batch in stream order; yield after every `every`-th sample of the stream, when an update is due."""
@@ -105,22 +108,25 @@ class Memory(nn.Module, ABC):
                     self.size += 1
                 newest[slot] = index
         if newest:
-            places = torch.tensor((list(newest), list(newest.values())), device="cpu")
-            slots, indices = places.to(images.device, non_blocking=True)
-            self.images.index_copy_(0, slots, images.index_select(0, indices))
+            slots, indices = torch.tensor((list(newest), list(newest.values())), device="cpu")
+            kept = self._kept(images.index_select(0, indices.to(images.device, non_blocking=True)))
+            self.images.index_copy_(0, slots.to(kept.device, non_blocking=True), kept)
 
     def rescore(self, logits: Tensor) -> None:
         """Replace the labels and entropies of all stored samples by those of fresh predictions."""
         self.all_labels[: self.size], self.all_entropies[: self.size] = labels_and_entropies(logits)
 
     def _make_room(self, images: Tensor) -> None:
-        shape = (self.capacity, *images.shape[1:])
+        shape, form = (self.capacity, *images.shape[1:]), self._kept(images[:1])
         if self.size == 0 and self.images.shape != shape:
-            self.images = images.new_zeros(shape)
-        self.images = self.images.to(images)  # a state loaded before the first image may lie on another device
+            self.images = form.new_zeros(shape)
+        self.images = self.images.to(form)  # a state loaded before the first image may lie on another device
         if self.images.shape != shape:
             kept, found = tuple(self.images.shape[1:]), tuple(images.shape[1:])
             raise BadImages(f"the memory holds {kept} images, found {found}; resize them, or reset() the adapter")
+
+    def _kept(self, images: Tensor) -> Tensor:
+        return images if self.storage is None else self.storage.keep(images)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return everything for `state_dict`: the images and the host's side."""

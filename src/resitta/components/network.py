@@ -81,7 +81,7 @@ class Network(nn.Module):
     def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
         """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped.
 
-        `channels_last`: on a CUDA device, give the model its images in the layout that convolutions are fastest in.
+        `channels_last`: give the model its images in the layout that convolutions are fastest in.
         """
         twin = self.around(share(self.model, own=self.trained_names(train), borrow_as_buffers=True))
         twin.channels_last = channels_last
@@ -115,7 +115,7 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, N×C."""
-        layout = torch.channels_last if self.channels_last and images.is_cuda else torch.preserve_format
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
         fast = torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
         try:
             with fast:
@@ -137,22 +137,28 @@ class Network(nn.Module):
             if not self.channels_last:
                 raise
             self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
-            return self.predict(images)
+            try:
+                return self.predict(images)
+            except BadImages:
+                self.channels_last = True  # that was not the reason
+                raise
 
     def pixels(self, images: Tensor) -> Tensor:
         """Undo the caller's normalisation: images in [0, 1]."""
         return images if self.mean is None or self.std is None else images * self.std + self.mean
 
+    def from_pixels(self, pixels: Tensor) -> Tensor:
+        """Normalise images in [0, 1] as the caller does."""
+        return pixels if self.mean is None or self.std is None else ((pixels - self.mean) / self.std).to(pixels.dtype)
+
     def augment(self, images: Tensor, view: View) -> Tensor:
         """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
-        if self.mean is None or self.std is None:
-            seen = view(images.clone())  # a view may write in place, into its own copy
-        else:
-            seen = ((view(images * self.std + self.mean) - self.mean) / self.std).to(images.dtype)
+        pixels = self.pixels(images)
+        seen = view(images.clone() if pixels is images else pixels)  # a view may write in place, into its own copy
         if not isinstance(seen, Tensor) or seen.shape != images.shape:
             found = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
             raise BadImages(f"the view turned {tuple(images.shape)} into {found}; it must return images of that shape")
-        return seen
+        return self.from_pixels(seen).to(images.dtype)
 
     def export(self) -> nn.Module:
         """Return an ordinary copy of the caller's model with this network's statistics and parameters."""

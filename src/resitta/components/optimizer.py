@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from resitta.errors import UnsuitableModel
 
+Gradients = Sequence[Tensor | None]
+"""The gradient of each parameter, None for one that took no part."""
+
 
 class Adam(nn.Module):
     """torch's Adam without weight decay. With nothing to train (layers without affine parameters) a step does nothing.
@@ -30,10 +33,10 @@ class Adam(nn.Module):
         self.register_buffer("skipped", torch.zeros((), device=device), persistent=False)
         self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999), fused=True) if trained else None
 
-    def descend(self, loss: Tensor, complete: Callable[[Sequence[nn.Parameter]], None] | None = None) -> None:
+    def descend(self, loss: Tensor, complete: Callable[[Gradients], Gradients] | None = None) -> None:
         """Take one step down the gradient of a loss; one that is not finite is skipped and counted.
 
-        `complete` may change the gradients of the parameters before the step.
+        `complete` may change the gradients before the step.
 
         Nothing here waits for the device: that the loss is not finite is told to the kernel, not to the host.
         """
@@ -42,11 +45,20 @@ class Adam(nn.Module):
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
-        (group,) = self.adam.param_groups
-        for parameter, gradient in zip(group["params"], _gradients(loss, group["params"]), strict=True):
-            parameter.grad = gradient
-        if complete is not None:
-            complete(group["params"])
+        gradients = self.gradients(loss)
+        self.step(gradients if complete is None else complete(gradients), loss)
+
+    def gradients(self, loss: Tensor) -> Gradients:
+        """The gradient of each parameter."""
+        return () if self.adam is None else torch.autograd.grad(loss, self._group["params"], allow_unused=True)
+
+    def step(self, gradients: Gradients, loss: Tensor) -> None:
+        """Take one step along gradients, unless the loss they come from is not finite."""
+        if self.adam is None:
+            return
+        group = self._group
+        for parameter, gradient in zip(group["params"], gradients, strict=True):
+            parameter.grad = None if gradient is None else _laid_out_as(parameter, gradient)
         bad = loss.detach().isfinite().logical_not().float()
         self.skipped.add_(bad)
         self.adam.found_inf = bad  # type: ignore[attr-defined]
@@ -54,6 +66,13 @@ class Adam(nn.Module):
         self.adam.step()
         self.adam.zero_grad()
         group["capturable"] = False
+
+    @property
+    def _group(self) -> dict[str, Any]:
+        """The only parameter group."""
+        assert self.adam is not None
+        group: dict[str, Any] = self.adam.param_groups[0]
+        return group
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the moments and step counts."""
@@ -72,6 +91,6 @@ class Adam(nn.Module):
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def _gradients(loss: Tensor, parameters: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
-    """The gradient of each parameter, None for one that took no part."""
-    return torch.autograd.grad(loss, parameters, allow_unused=True)
+def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient in the parameter's own order in memory, which a fused kernel relies on."""
+    return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)

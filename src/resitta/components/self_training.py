@@ -57,6 +57,7 @@ class SelfTraining(nn.Module):
         nu: float,
         train: Trained = "affine",
         channels_last: bool = False,
+        micro_batch: int | None = None,
     ) -> None:
         super().__init__()
         self.teacher = network.fork(train, channels_last=channels_last).with_bn(wrap).requires_grad_(False)
@@ -64,6 +65,7 @@ class SelfTraining(nn.Module):
         self.optimizer = Adam(self.student.parameters(), lr=lr)
         self.view = view
         self.nu = nu
+        self.micro_batch = micro_batch
         self.union = Union()
 
     def predict(self, images: Tensor) -> Tensor:
@@ -80,11 +82,32 @@ class SelfTraining(nn.Module):
         Both networks move their statistics in this pass; the teacher's parameters follow after the student's step.
         """
         self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
-        with updating_statistics(self, self.union.moments):
-            targets = self.teacher(images)
-            logits = self.student(strong)
-        losses = soft_cross_entropy(logits, targets)
-        loss = self.union.mean(losses if weights is None else losses * weights)
-        self.optimizer.descend(loss, self.union.add_gradients)
+        if self.micro_batch is None:
+            with updating_statistics(self, self.union.moments):
+                targets, logits = self.teacher(images), self.student(strong)
+            losses = soft_cross_entropy(logits, targets)
+            loss = self.union.mean(losses if weights is None else losses * weights)
+            self.optimizer.descend(loss, self.union.add_gradients)
+        else:
+            loss = self._descend_in_parts(images, strong, self.micro_batch)
         follow(self.teacher, self.student, self.nu)
         return loss.detach()
+
+    def _descend_in_parts(self, images: Tensor, strong: Tensor, size: int) -> Tensor:
+        """The same step with the activations of `size` samples in memory at a time; return the loss.
+
+        A first pass without gradients moves the statistics by all samples. Since no gradient flows through them, the
+        passes that follow may take the samples in parts.
+        """
+        with torch.no_grad(), updating_statistics(self):
+            targets = self.teacher(images)
+            self.student(strong)
+        total, sums = torch.zeros((), device=images.device), [torch.zeros_like(p) for p in self.student.parameters()]
+        for some, wanted in zip(torch.split(strong, size), torch.split(targets, size), strict=True):
+            loss = soft_cross_entropy(self.student(some), wanted).sum() / len(images)
+            for accumulated, gradient in zip(sums, self.optimizer.gradients(loss), strict=True):
+                if gradient is not None:
+                    accumulated.add_(gradient)
+            total += loss.detach()
+        self.optimizer.step(sums, total)
+        return total

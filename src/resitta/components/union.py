@@ -1,10 +1,9 @@
 """The samples that one update learns from: those of this process, or of several processes together."""
 
-from collections.abc import Sequence
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from resitta.components.bn_layers import batch_moments
+from resitta.components.optimizer import Gradients
 
 
 class Union:
@@ -20,5 +19,6 @@ class Union:
         """Return the mean of the losses."""
         return losses.mean()
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Complete the gradients of that mean before a step."""
+    def add_gradients(self, gradients: Gradients) -> Gradients:
+        """Return the gradients of that mean, of which these are this process's share."""
+        return gradients

@@ -19,15 +19,15 @@ restart from one rank's last snapshot.
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from resitta.bench.record import settings_of
 from resitta.components.bn_layers import BatchStatisticsBN, batch_moments
+from resitta.components.optimizer import Gradients
 from resitta.components.replay import Replay
 from resitta.components.self_training import SelfTraining
 from resitta.components.union import Union
@@ -133,12 +133,13 @@ class Group(Union):
         share = (losses if self.own else losses[:0]).sum() / self.all
         return share + (self.total(share) - share).detach()
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def add_gradients(self, gradients: Gradients) -> Gradients:
         """Sum the gradients of the shares, all in one message."""
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        summed = self.total(torch.cat([gradient.flatten() for gradient in gradients]))
-        for parameter, part in zip(parameters, summed.split_with_sizes([p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter)
+        trained = list(self.learner.networks.student.parameters())
+        own = [torch.zeros_like(p) if g is None else g for p, g in zip(trained, gradients, strict=True)]
+        summed = self.total(torch.cat([gradient.flatten() for gradient in own]))
+        parts = summed.split_with_sizes([parameter.numel() for parameter in trained])
+        return [part.view(parameter.shape) for parameter, part in zip(trained, parts, strict=True)]
 
     def compare(self, digest: int) -> None:
         """Refuse ranks that would adapt something else."""
@@ -184,6 +185,8 @@ def _sharing(adapter: "Adapter") -> SelfTrainingLearner:
     if not isinstance(learner, SelfTrainingLearner) or on_batches:
         needed = "the statistics and the update must be those of a memory, not of each batch"
         raise BadSetting(f"{adapter.method.name} cannot adapt as a group: {needed}. Use method='resitta' or 'rotta'.")
+    if learner.networks.micro_batch is not None:
+        raise BadSetting("a group learns from each bank as a whole; leave out micro_batch")
     return learner
 
 

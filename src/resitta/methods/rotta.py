@@ -63,11 +63,15 @@ class RoTTALearner(Learner):
         return self.networks.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
-        """Predict, fill the memory, and update whenever `update_every` further samples have come."""
+        """Predict, then learn."""
         logits = self.predict(images)
+        self.absorb(images, logits)
+        return logits
+
+    def absorb(self, images: Tensor, logits: Tensor) -> None:
+        """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
-        return logits
 
     def update(self) -> None:
         """One adaptation on everything in the memory; recent samples weigh more."""

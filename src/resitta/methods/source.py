@@ -33,7 +33,7 @@ class SourceLearner(Learner):
 
     def __init__(self, network: Network) -> None:
         super().__init__()
-        self.network = network.fork(channels_last=True)
+        self.network = network.fork()
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the source model's logits."""

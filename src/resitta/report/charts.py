@@ -2,25 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord
 from resitta.report.axes import Span
+from resitta.report.experiments import Comparison
 from resitta.report.figures import WIDE, Series, Style, bars, lines
 from resitta.report.groups import Group
 from resitta.report.palette import ACCENT, NEUTRAL
 from resitta.report.tables import columns_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepCurve:
-    """Average errors of ResiTTA while one setting varies. For the paper's data sets its curve is drawn as well."""
-
-    setting: str
-    dataset: str
-    values: tuple[float, ...]
-    averages: tuple[float, ...]
 
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
@@ -96,25 +85,21 @@ def bank_composition(counts: Sequence[int], classes: Sequence[str], *, width: in
     return bars(values, labels=labels, title="The bank per class", y_label="samples", colour=ACCENT, width=width)
 
 
-def sweep(curve: SweepCurve, *, width: int = WIDE) -> str:
-    """The average error over one setting and, dashed, the paper's; the values stand at equal distances."""
-    ours = dict(zip(curve.values, curve.averages, strict=True))
-    paper = PAPER.sweeps.get(curve.setting)
-    printed = paper.averages.get(curve.dataset) if paper else None
-    theirs = dict(zip(paper.values, printed, strict=True)) if paper and printed else {}
-    values = sorted(ours | theirs)
-    spans = [Span(place - 0.5, place + 0.5, f"{curve.setting} {value:g}") for place, value in enumerate(values)]
+def comparison(found: Comparison, *, width: int = WIDE) -> str:
+    """Our average errors over the values of something and, dashed, the paper's; the values stand at equal distances."""
+    names = list(enumerate(found.values))
+    spans = [Span(place - 0.5, place + 0.5, f"{found.name} {value}") for place, value in names]
 
-    def series(label: str, points: Mapping[float, float], colour: str, style: Style) -> Series:
-        places = tuple(float(place) for place, value in enumerate(values) if value in points)
-        return Series(label, places, tuple(points[v] for v in values if v in points), colour, style, dots=True)
+    def series(label: str, errors: Sequence[float | None], colour: str, style: Style) -> Series:
+        points = [(float(place), error) for place, error in enumerate(errors) if error is not None]
+        return Series(label, tuple(x for x, _ in points), tuple(y for _, y in points), colour, style, dots=True)
 
     return lines(
-        [series("ours", ours, ACCENT, "strong"), series("paper", theirs, NEUTRAL, "dashed")],
-        title=f"{curve.setting} on {curve.dataset}",
-        x_label=curve.setting,
+        [series("ours", found.ours, ACCENT, "strong"), series("paper", found.theirs, NEUTRAL, "dashed")],
+        title=found.title,
+        x_label=found.name,
         y_label="average error %",
-        x_ticks=[(place, f"{value:g}") for place, value in enumerate(values)],
+        x_ticks=names,
         spans=spans,
         from_zero=False,
         width=width,

@@ -5,10 +5,11 @@ Where a row has the paper's numbers, they and the difference follow it as rows o
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resitta.errors import require
+from resitta.report.experiments import Comparison
 from resitta.report.table import Mark, Table
 
 
@@ -114,3 +115,28 @@ def latex_escape(text: str) -> str:
     special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
     return "".join(special.get(character, character) for character in text)
+
+
+def comparison_text(found: Comparison) -> str:
+    """Our average errors over the values of something above the paper's, in columns.
+
+    >>> errors = {"ours": (22.0, None), "theirs": (22.5, 23.0)}
+    >>> found = Comparison(title="η", name="eta", values=("0", "1"), dataset="cifar10", **errors)
+    >>> print(comparison_text(found))
+    <BLANKLINE>
+    eta       0     1
+    ours   22.0     -
+    paper  22.5  23.0
+    """
+    rows = [(found.name, *found.values), ("ours", *_errors(found.ours)), ("paper", *_errors(found.theirs))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first, *others = widths
+    lines = [
+        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
+        for row in rows
+    ]
+    return "\n".join(["", *lines])
+
+
+def _errors(values: Sequence[float | None]) -> list[str]:
+    return ["-" if value is None else f"{value:.1f}" for value in values]

@@ -76,10 +76,12 @@ def grouped(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
 
 
 def _label(run: RunRecord, same_method: list[RunRecord]) -> str:
-    def differs(key: str, value: Any) -> bool:
-        return any(other.settings.get(key) != value for other in same_method)
+    def unusual(key: str, value: Any) -> bool:
+        """Whether not even the majority has it."""
+        same = [other for other in same_method if other.settings.get(key) == value]
+        return 2 * len(same) <= len(same_method)
 
-    changed = [f"{key}={value}" for key, value in run.settings.items() if differs(key, value)]
+    changed = [f"{key}={value}" for key, value in run.settings.items() if len(same_method) > 1 and unusual(key, value)]
     return " ".join([TITLES.get(run.method, run.method), *changed])
 
 

@@ -9,6 +9,7 @@ from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import require
 from resitta.report import charts
+from resitta.report.experiments import Comparison
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
 from resitta.report.headline import headline, runner_up
@@ -31,7 +32,7 @@ def write_page(
     bank: Sequence[BankItem] = (),
     classes: Sequence[str] = (),
     paper: Mapping[str, PaperRow] | None = None,
-    sweeps: Sequence[charts.SweepCurve] = (),
+    comparisons: Sequence[Comparison] = (),
     environment: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
 ) -> Path:
@@ -46,7 +47,7 @@ def write_page(
         bank: what the memory bank holds at the end, see `bank_items`.
         classes: the names of the classes.
         paper: a main table of the paper to compare with, such as `PAPER.table1`.
-        sweeps: average errors while one setting varies.
+        comparisons: average errors while something varies, see `resitta.report.experiments`.
         environment: versions and hardware, see `resitta.bench.record.environment`.
         commands: the command lines that reproduce the page.
     """
@@ -65,7 +66,7 @@ def write_page(
         "commands": commands,
         **_tables(groups, runs, paper),
         **_figures(groups, classes),
-        "sweeps": [(curve, charts.sweep(curve, width=SMALL)) for curve in sweeps],
+        "comparisons": [(found, charts.comparison(found, width=SMALL)) for found in comparisons],
     }
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,233 @@
+"""What adaptation costs, as ratios to plain inference measured in the same run on the same machine.
+
+    python benchmarks/speed.py                                   (CPU, WRN-16-1)
+    python benchmarks/speed.py --device cuda --bed cifar10-wrn28x10 --latency --out speed.json
+
+Takes the weights and the first 640 images of a bed (see benchmarks/beds.py), in batches of 64.
+"""
+
+import argparse
+import gc
+import itertools
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from beds import BEDS
+from plain import PlainResiTTA
+from torch import Tensor, nn
+
+from resitta import adapt
+from resitta.bench.record import environment
+from resitta.models import create as create_model
+from resitta.streams.datasets import open_images
+
+Call = Callable[[Tensor], Any]
+BATCH = 64
+MODES: dict[str, dict[str, Any]] = {
+    "resitta, exact": {},
+    "resitta, bf16": {"precision": "bf16"},
+    "resitta, micro-batches of 8": {"micro_batch": 8},
+    "resitta, bank as bytes on the host": {"bank_device": "cpu", "bank_bytes": True},
+    "resitta, without CUDA graphs": {"cuda_graphs": False},
+}
+METHODS = ("source", "bn", "pl", "tent", "lame", "note", "rotta")
+
+
+def main() -> None:
+    """Measure, print the table, write the record."""
+    args = arguments()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    torch.backends.cudnn.benchmark = True
+    model, images = network(args), Images(args)
+    record = {
+        "bed": args.bed,
+        "batch": BATCH,
+        "environment": environment(torch.device(args.device)),
+        "rows": throughput(model, images, args),
+        "memory": memory(model, images) if args.device != "cpu" else {},
+        "latency": latency(model, images, args.seconds) if args.latency else {},
+        "batch_1": batch_1(model, images, args.seconds) if args.latency else {},
+    }
+    print_tables(record)
+    if args.out:
+        args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bed", choices=sorted(BEDS), default="cifar10-wrn16x1")
+    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure each row in each round")
+    parser.add_argument("--modes", nargs="*", default=[*MODES, *METHODS])
+    parser.add_argument("--latency", action="store_true", help="also measure background mode")
+    parser.add_argument("--out", type=Path, default=None, help="write a JSON record")
+    return parser.parse_args()
+
+
+def network(args: argparse.Namespace) -> nn.Module:
+    """The source network of the bed, in eval mode."""
+    bed = BEDS[args.bed]
+    return create_model(bed.model, args.beds / f"{args.bed}.safetensors", **bed.options).to(args.device).eval()
+
+
+class Images:
+    """Batches of a bed, again and again."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        stored = open_images(args.beds / BEDS[args.bed].images)
+        some = np.linspace(0, len(stored) - 1, 10 * BATCH).astype(int)  # sets are often sorted by class
+        shuffled = np.random.default_rng(0).permutation(some)
+        self.batches = [stored.read(part).to(args.device).float().div_(255) for part in np.split(shuffled, 10)]
+        self.is_cuda = self.batches[0].is_cuda
+        self.cycle = itertools.cycle(self.batches)
+
+    def batch(self) -> Tensor:
+        """The next one."""
+        return next(self.cycle)
+
+
+def throughput(model: nn.Module, images: Images, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Images per second of every row, measured in turns so that all meet the same conditions."""
+    calls: dict[str, Call] = {"plain inference": inference(model), "resitta, plain code": PlainResiTTA(model)}
+    for name in args.modes:
+        calls[name] = adapt(model, **MODES.get(name, {"method": name}))
+    for call in calls.values():
+        for _ in range(4):  # the third call records CUDA graphs
+            call(images.batch())
+    rounds: dict[str, list[float]] = {}
+    for _ in range(args.rounds):
+        for name, call in calls.items():
+            rounds.setdefault(name, []).append(seconds_per_call(call, images, args.seconds))
+    plain = rounds["plain inference"]
+    return {
+        name: {
+            "images_per_second": BATCH / statistics.median(times),
+            "ratio": statistics.median(own / base for own, base in zip(times, plain, strict=True)),
+        }
+        for name, times in rounds.items()
+    }
+
+
+def inference(model: nn.Module) -> Call:
+    """A plain forward pass."""
+
+    def call(images: Tensor) -> Any:
+        with torch.no_grad():
+            return model(images)
+
+    return call
+
+
+def seconds_per_call(call: Call, images: Images, seconds: float) -> float:
+    """The mean time of a call over some seconds."""
+    wait(images)
+    begin, calls = time.perf_counter(), 0
+    while calls < 2 or time.perf_counter() - begin < seconds:
+        call(images.batch())
+        calls += 1
+        if calls % 4 == 0:
+            wait(images)
+    wait(images)
+    return (time.perf_counter() - begin) / calls
+
+
+def wait(images: Images) -> None:
+    """Wait for the device."""
+    if images.is_cuda:
+        torch.cuda.synchronize()
+
+
+def memory(model: nn.Module, images: Images) -> dict[str, float]:
+    """The most device memory (MB) that a stream of batches takes beyond the model and the images, per mode."""
+    makers: dict[str, Callable[[], Call]] = {"plain code": lambda: PlainResiTTA(model)}
+    makers["exact"] = lambda: adapt(model)
+    makers["exact, without CUDA graphs"] = lambda: adapt(model, cuda_graphs=False)
+    makers["bf16"] = lambda: adapt(model, precision="bf16")
+    makers["micro-batches of 8"] = lambda: adapt(model, micro_batch=8)
+    found = {name: peak(make, images) for name, make in makers.items()}
+    owned = sum(p.numel() for p in adapt(model).parameters())
+    return {**found, "own parameters, share of the model": owned / sum(p.numel() for p in model.parameters())}
+
+
+def peak(make: Callable[[], Call], images: Images) -> float:
+    """Peak memory of six calls, in MB."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call = make()
+    for _ in range(6):
+        call(images.batch())
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def latency(model: nn.Module, images: Images, seconds: float) -> dict[str, dict[str, float]]:
+    """Milliseconds per call when batches arrive at half the rate that plain inference can take."""
+    plain, adapter = inference(model), adapt(model, background=True)
+    interval = 2 * seconds_per_call(plain, images, seconds)
+    calls: dict[str, Call] = {"plain inference": plain, "resitta, background": adapter}
+    found: dict[str, dict[str, float]] = {}
+    for name, call in calls.items():
+        for _ in range(20):
+            call(images.batch())
+        times = arrivals(call, images, interval, count=400)
+        found[name] = {"median": times[len(times) // 2], "p99": times[int(len(times) * 0.99)]}
+    adapter.sync()
+    found["resitta, background"]["updates"] = adapter.stats.updates
+    return found
+
+
+def arrivals(call: Call, images: Images, interval: float, count: int) -> list[float]:
+    """The sorted times, in ms, from calling to having the answer, of calls that come at a steady rate."""
+    times, due = [], time.perf_counter()
+    for _ in range(count):
+        due += interval
+        time.sleep(max(0.0, due - time.perf_counter()))
+        begin = time.perf_counter()
+        call(images.batch()).argmax(1).cpu()
+        times.append(1e3 * (time.perf_counter() - begin))
+    return sorted(times)
+
+
+def batch_1(model: nn.Module, images: Images, seconds: float) -> dict[str, float]:
+    """Images per second, one at a time."""
+    images.batches = [image[None] for batch in images.batches for image in batch]
+    images.cycle = itertools.cycle(images.batches)
+    adapter = adapt(model, background=True)
+    calls: dict[str, Call] = {"plain inference": inference(model), "resitta, background": adapter}
+    for call in calls.values():
+        for _ in range(100):
+            call(images.batch())
+    found = {name: 1 / seconds_per_call(call, images, 4 * seconds) for name, call in calls.items()}
+    adapter.sync()
+    return {**found, "updates": adapter.stats.updates}
+
+
+def print_tables(record: dict[str, Any]) -> None:
+    """Say it in columns."""
+    print(f"{record['bed']}, batches of {BATCH}, {record['environment']['device']}")
+    for name, row in record["rows"].items():
+        print(f"  {name:36} {row['images_per_second']:10,.0f} images/s   {row['ratio']:6.2f} x plain inference")
+    for name, value in record["memory"].items():
+        print(f"  memory, {name:40} {value:10.3f}")
+    for name, row in record["latency"].items():
+        print(f"  latency, {name:24} " + "  ".join(f"{key} {value:.2f}" for key, value in row.items()))
+    for name, value in record["batch_1"].items():
+        print(f"  one image at a time, {name:24} {value:10,.0f}")
+
+
+if __name__ == "__main__":
+    main()
