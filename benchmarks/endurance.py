@@ -30,7 +30,8 @@ WARM = 10_000
 class TinyWorld:
     """Ten patterns of 8×8 pixels, seen through noise, under a light that comes and goes."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, noise: float, seed: int = 0) -> None:
+        self.noise = noise
         self.generator = torch.Generator().manual_seed(seed)
         self.patterns = self._coarse(10)
 
@@ -38,7 +39,7 @@ class TinyWorld:
         """Images with their labels."""
         labels = torch.randint(10, (n,), generator=self.generator)
         light = 0.7 + 0.3 * math.cos(step / 500)
-        return (0.3 * self.patterns[labels] + 0.7 * self._coarse(n)) * light, labels
+        return self.patterns[labels].lerp(self._coarse(n), self.noise) * light, labels
 
     def _coarse(self, n: int) -> Tensor:
         small = torch.rand((n, 3, 4, 4), generator=self.generator)
@@ -64,9 +65,9 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def million(samples: int, batch_size: int = 200) -> dict[str, Any]:
+def million(samples: int, noise: float, batch_size: int = 200) -> dict[str, Any]:
     """Feed a guarded adapter that somebody listens to; look at it after 10,000 samples and after each tenth."""
-    world = TinyWorld()
+    world = TinyWorld(noise)
     adapter = adapt(world.network(), "resitta", guard=True)
     heard: list[int] = [0]
     adapter.listen(lambda _: heard.__setitem__(0, heard[0] + 1))
@@ -105,27 +106,31 @@ def feed(adapter: Adapter, world: TinyWorld, samples: int, batch_size: int, star
 def recurring(args: argparse.Namespace) -> dict[str, Any]:
     """Visit the 15 corruptions again and again without a reset; return the error of each visit."""
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
-    sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache)
-    model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors")
+    sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
+    model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
     adapter, metrics = adapt(model, "resitta", seed=args.seed, guard=True), Metrics()
     stream = protocol.stream(sets, args.seed)
-    for number, batch in enumerate(stream.batches(protocol.batch_size)):
+    for number, batch in enumerate(stream.batches(protocol.batch_size, args.device)):
         metrics.add(adapter(batch.images), batch.labels, batch.domains)
         if number % 500 == 0:
             print(f"{adapter.samples:,} of {len(stream):,} samples", flush=True)
     errors = np.array(metrics.domain_errors(len(stream.names))).reshape(args.visits, -1).mean(axis=1)
     assert adapter.guard is not None
     counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
-    return {"per_domain": args.per_domain, "error_of_each_visit": errors.round(2).tolist(), "guard": counts}
+    return {"error_of_each_visit": errors.round(2).tolist(), "guard": counts}
 
 
 def main() -> None:
     """Run one part and put it into the record."""
     args = arguments()
     torch.set_num_threads(1)
-    result = million(args.samples) if args.part == "million" else recurring(args)
+    result = million(args.samples, args.noise) if args.part == "million" else recurring(args)
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    RECORD.write_text(json.dumps({**record, args.part: result}, indent=1) + "\n")
+    names = {
+        "million": f"{args.samples:,} samples, noise {args.noise}",
+        "recurring": f"recurring, {args.visits} visits of {args.per_domain} images",
+    }
+    RECORD.write_text(json.dumps({**record, names[args.part]: result}, indent=1) + "\n")
     print(json.dumps(result))
 
 
@@ -134,9 +139,11 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=["million", "recurring"], required=True)
     parser.add_argument("--samples", type=int, default=1_000_000)
+    parser.add_argument("--noise", type=float, default=0.4, help="its share in the tiny images; 0.7 is hard to learn")
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="for the recurring stream")
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--cache", type=Path, default=Path("runs/endurance/corrupted"))
     return parser.parse_args()

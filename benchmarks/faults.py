@@ -2,9 +2,11 @@
 
     python benchmarks/faults.py                          # about half an hour on one core
     python benchmarks/faults.py --fault-length 2000 --faults "random noise"
+    python benchmarks/faults.py --per-domain 2000 --seeds 1 2 3 --device cuda --record FILE
 
 A stream of two corruptions, then a fault of 10,000 samples, then four further corruptions whose error is measured
-against a run that never saw the fault. Healthy streams, all 15 corruptions in three orders, count false alarms.
+against a run that never saw the fault; one that hides among ordinary images, against a run that saw those alone.
+Healthy streams, all 15 corruptions in three orders and through several methods, count false alarms.
 Needs the folder of beds: $RESITTA_BEDS, or --beds. Finished runs are kept in the record and not run again.
 """
 
@@ -12,13 +14,14 @@ import argparse
 import json
 import os
 from collections.abc import Iterator
-from itertools import islice
+from functools import partial
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from fault_streams import FAULTS, Source
+from fault_streams import CONTROLS, FAULTS, Fault, Source
 
 from resitta.adapter import Adapter, adapt
 from resitta.bench.metrics import Metrics
@@ -26,7 +29,6 @@ from resitta.bench.protocol import Protocol, open_domains
 from resitta.events import Event, GuardFired
 from resitta.models import create as create_model
 from resitta.streams.datasets import open_images
-from resitta.streams.stream import Stream
 
 BEFORE, AFTER = ("motion_blur", "snow"), ("fog", "shot_noise", "brightness", "jpeg_compression")
 NO_FAULT = "none"
@@ -40,21 +42,26 @@ class Ground:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors")
+        weights = args.beds / "cifar10-wrn16x1.safetensors"
+        self.model = create_model("wrn16x1", weights).to(args.device)
         known = next(iter(self._sets(Protocol(corruptions=BEFORE[-1:])).values()))
-        self.source = Source(known, open_images(args.beds / "cifar100-test.zip"), self.model)
+        foreign = open_images(args.beds / "cifar100-test.zip")
+        self.source = Source(known, foreign, create_model("wrn16x1", weights))
 
     def _sets(self, protocol: Protocol) -> Any:
         return open_domains(protocol, self.args.beds / "cifar10-test.zip", cache=self.args.cache)
 
-    def stream(self, **protocol: Any) -> Stream:
-        """A stream of this bed's images."""
-        chosen = Protocol(per_domain=self.args.per_domain, **protocol)
-        return chosen.stream(self._sets(chosen), self.args.seed)
+    def predict(self, adapter: Adapter, seed: int, **protocol: Any) -> list[float]:
+        """Feed a stream of this bed's images; return the error of each domain in per cent."""
+        chosen, metrics = Protocol(per_domain=self.args.per_domain, **protocol), Metrics()
+        stream = chosen.stream(self._sets(chosen), seed)
+        for batch in stream.batches(chosen.batch_size, self.args.device):
+            metrics.add(adapter(batch.images), batch.labels, batch.domains)
+        return [round(error, 2) for error in metrics.domain_errors(len(stream.names))]
 
-    def adapter(self, method: str, guard: bool) -> tuple[Adapter, list[GuardFired]]:
+    def adapter(self, method: str, guard: bool, seed: int) -> tuple[Adapter, list[GuardFired]]:
         """A fresh adapter and the list into which its guard's events go."""
-        adapter = adapt(self.model, method, seed=self.args.seed, non_finite="skip", guard=guard)
+        adapter = adapt(self.model, method, seed=seed, non_finite="skip", guard=guard)
         fired: list[GuardFired] = []
 
         def note(event: Event) -> None:
@@ -65,31 +72,24 @@ class Ground:
         return adapter, fired
 
 
-def error_after(ground: Ground, fault: str, guard: bool) -> dict[str, Any]:
+def error_after(ground: Ground, fault: Fault | None, guard: bool, seed: int) -> dict[str, Any]:
     """Run before, fault and after; return the error after, in total and per corruption, and what the guard did."""
-    adapter, fired = ground.adapter("resitta", guard)
-    predict(adapter, ground.stream(corruptions=BEFORE))
-    if fault != NO_FAULT:
-        batches = FAULTS[fault](ground.source, np.random.default_rng(ground.args.seed))
+    adapter, fired = ground.adapter("resitta", guard, seed)
+    ground.predict(adapter, seed, corruptions=BEFORE)
+    if fault is not None:
+        batches = fault(ground.source, np.random.default_rng(seed))
         for images in islice(batches, ground.args.fault_length // ground.source.batch_size):
-            adapter(images)
-    errors = predict(adapter, ground.stream(corruptions=AFTER))
-    return {"error": float(np.mean(errors)), "errors": errors, **deeds(adapter, fired)}
-
-
-def predict(adapter: Adapter, stream: Stream) -> list[float]:
-    """The error of each domain in per cent."""
-    metrics = Metrics()
-    for batch in stream.batches(64):
-        metrics.add(adapter(batch.images), batch.labels, batch.domains)
-    return [round(error, 2) for error in metrics.domain_errors(len(stream.names))]
+            adapter(images.to(ground.args.device))
+    errors = ground.predict(adapter, seed, corruptions=AFTER)
+    return {"error": round(float(np.mean(errors)), 2), "errors": errors, **deeds(adapter, fired)}
 
 
 def false_alarms(ground: Ground, method: str, order: str) -> dict[str, Any]:
     """Run a healthy stream of all corruptions under a guard."""
-    adapter, fired = ground.adapter(method, guard=True)
-    errors = predict(adapter, ground.stream(order=order))
-    return {"error": float(np.mean(errors)), "samples": adapter.samples, **deeds(adapter, fired)}
+    seed = ground.args.seeds[0]
+    adapter, fired = ground.adapter(method, guard=True, seed=seed)
+    errors = ground.predict(adapter, seed, order=order)
+    return {"error": round(float(np.mean(errors)), 2), "samples": adapter.samples, **deeds(adapter, fired)}
 
 
 def deeds(adapter: Adapter, fired: list[GuardFired]) -> dict[str, Any]:
@@ -98,31 +98,33 @@ def deeds(adapter: Adapter, fired: list[GuardFired]) -> dict[str, Any]:
     return {"events": len(fired), "counts": counts}
 
 
-def runs(ground: Ground) -> Iterator[tuple[str, Any]]:
-    """Every run of the benchmark: its key in the record, and a function that makes it."""
-    for fault in (NO_FAULT, *ground.args.faults):
-        for guard in (True, False):
-            key = f"fault: {fault}, {ground.args.fault_length} samples, guard {'on' if guard else 'off'}"
-            yield key, lambda fault=fault, guard=guard: error_after(ground, fault, guard)
-    for method, order in HEALTHY:
-        yield f"healthy: {method}, {order}", lambda m=method, o=order: false_alarms(ground, m, o)
+def fault_runs(args: argparse.Namespace) -> Iterator[tuple[str, Fault | None, bool, int]]:
+    """Every run with a fault, or without one: its key in the record, the fault, whether guarded, the seed."""
+    faults = {name: FAULTS[name] for name in args.faults}
+    for name, fault in {NO_FAULT: None, **{f.__name__: f for f in CONTROLS.values()}, **faults}.items():
+        for guard, seed in product((True, False), args.seeds):
+            yield key(name, args.fault_length, guard, seed), fault, guard, seed
 
 
-def fault_table(record: dict[str, Any], length: int) -> str:
-    """Errors after each fault, and in brackets their distance from the run that never saw it."""
+def key(fault: str, length: int, guard: bool, seed: int) -> str:
+    """The name of a run in the record."""
+    return f"fault: {fault}, {length} samples, guard {'on' if guard else 'off'}, seed {seed}"
+
+
+def fault_table(record: dict[str, Any], args: argparse.Namespace) -> str:
+    """Errors after each fault, and in brackets their distance from the run that never saw it; means over the seeds."""
     lines = [f"{'error after the fault, %':28}{'guarded':>16}{'unguarded':>16}"]
-    for fault in (NO_FAULT, *FAULTS):
-        cells = [cell(record, fault, length, guard) for guard in ("on", "off")]
-        lines.append(f"{fault:28}" + "".join(f"{text:>16}" for text in cells))
+    for fault in args.faults:
+        control = CONTROLS[fault].__name__ if fault in CONTROLS else NO_FAULT
+        line = f"{fault:28}"
+        for guard in (True, False):
+            found, without = (
+                np.mean([record[key(name, args.fault_length, guard, seed)]["error"] for seed in args.seeds])
+                for name in (fault, control)
+            )
+            line += f"{found:8.1f} ({found - without:+.1f})"
+        lines.append(line)
     return "\n".join(lines)
-
-
-def cell(record: dict[str, Any], fault: str, length: int, guard: str) -> str:
-    """One cell of the table, empty where there is no run."""
-    found, without = (record.get(f"fault: {f}, {length} samples, guard {guard}") for f in (fault, NO_FAULT))
-    if found is None or without is None:
-        return ""
-    return f"{found['error']:.1f} ({found['error'] - without['error']:+.1f})"
 
 
 def main() -> None:
@@ -130,13 +132,16 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     record = json.loads(args.record.read_text()) if args.record.exists() else {}
-    for key, make in runs(Ground(args)):
-        if key not in record:
-            record[key] = make()
+    ground = Ground(args)
+    jobs = {name: partial(error_after, ground, fault, guard, s) for name, fault, guard, s in fault_runs(args)}
+    jobs |= {f"healthy: {method}, {order}": partial(false_alarms, ground, method, order) for method, order in HEALTHY}
+    for name, job in jobs.items():
+        if name not in record:
+            record[name] = job()
             args.record.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"{key}: {record[key]}", flush=True)
-    print(fault_table(record, args.fault_length))
-    alarms = sum(found["events"] for key, found in record.items() if key.startswith("healthy"))
+        print(f"{name}: {record[name]}", flush=True)
+    print(fault_table(record, args))
+    alarms = sum(found["events"] for name, found in record.items() if name.startswith("healthy"))
     print(f"false alarms on healthy streams: {alarms}")
 
 
@@ -147,7 +152,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--faults", nargs="*", choices=sorted(FAULTS), default=list(FAULTS))
     parser.add_argument("--fault-length", type=int, default=10_000, help="samples that a fault lasts")
     parser.add_argument("--per-domain", type=int, default=1000, help="images of each corruption")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, default=Path("runs/faults/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)
     return parser.parse_args()

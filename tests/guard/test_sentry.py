@@ -138,6 +138,17 @@ def test_warn_only_tells(model: nn.Module, watched: Make, caplog: pytest.LogCapt
     assert "after 64 samples: drift is" in caplog.text
 
 
+def test_a_warned_adapter_still_loses_only_the_broken_update(watched: Make) -> None:
+    adapter, fired = watched("resitta", Guard(**EAGER, action="warn", max_drift=1e-9))
+    for batch in torch.split(stream(192), 64):
+        adapter(batch)
+    before = learned(adapter)
+    trained(adapter).register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
+    adapter(stream(64, seed=2))
+    assert equal(learned(adapter), before)
+    assert [event.reason for event in fired] == ["drift", "non-finite"]
+
+
 def test_reset_returns_to_the_source(model: nn.Module, watched: Make) -> None:
     adapter, fired = watched("resitta", Guard(**EAGER, action="reset", max_drift=1e-9))
     adapter(stream(64))

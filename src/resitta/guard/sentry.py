@@ -27,6 +27,9 @@ MOSTLY = 0.5
 class Sentry(Watcher):
     """Takes back updates that break the adapter, keeps unknown samples out of its memory, and acts on a collapse.
 
+    An update is taken back by returning to the state after the one before it: the weights, the statistics, the
+    optimizer, the memory and the random generator are what they were; the count of samples goes on.
+
     `counts` tells how often each reason was found: samples for "unknown", steps for the others. An event and a line
     in the log come when a reason begins, not again while it lasts.
     """
@@ -57,8 +60,10 @@ class Sentry(Watcher):
         alarms = list(self._alarms(adapter, images, logits, signs))
         if not math.isfinite(signs.largest):
             case.history.undo(adapter)
-        elif alarms:
-            self._act(adapter, case)
+        elif alarms and self.guard.action == "rollback":
+            case.history.roll_back(adapter)
+        elif alarms and self.guard.action == "reset":
+            adapter.reset()
         elif now is not None:
             case.history.keep(now)
         self._report(adapter, alarms, signs)
@@ -75,12 +80,6 @@ class Sentry(Watcher):
                 yield fired(adapter, "drift", signs.drift, guard.max_drift, action)
             if signs.diversity < guard.min_diversity and disagrees(adapter, images, logits):
                 yield fired(adapter, "diversity", signs.diversity, guard.min_diversity, action)
-
-    def _act(self, adapter: "Adapter", case: Case) -> None:
-        if self.guard.action == "rollback":
-            case.history.roll_back(adapter)
-        elif self.guard.action == "reset":
-            adapter.reset()
 
     def _report(self, adapter: "Adapter", alarms: list[GuardFired], signs: Signs) -> None:
         """Count, and tell what was not there in the step before."""

@@ -59,7 +59,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def copies(tensors: list[Tensor]) -> list[Tensor]:
-    """Copy tensors, all at once.
+    """Copy tensors, all of one device and type at once.
 
     >>> original = torch.ones(2)
     >>> copied = copies([original])
@@ -67,8 +67,12 @@ def copies(tensors: list[Tensor]) -> list[Tensor]:
     (False, [tensor([1., 1.])])
     """
     twins = [torch.empty_like(tensor) for tensor in tensors]
+    alike: dict[Any, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        alike.setdefault((tensor.device, tensor.dtype), []).append(index)
     with torch.no_grad():
-        torch._foreach_copy_(twins, tensors)
+        for group in alike.values():
+            torch._foreach_copy_([twins[index] for index in group], [tensors[index] for index in group])
     return twins
 
 

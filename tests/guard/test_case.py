@@ -1,0 +1,56 @@
+"""The file of one learner: bad company, and losses that were skipped."""
+
+import math
+
+import pytest
+import torch
+from tests.guard.conftest import pictures
+from torch import Tensor, nn
+
+from resitta import Guard, adapt
+from resitta.components.optimizer import Adam
+from resitta.guard.case import COMPANY, Case
+
+SURE = torch.tensor([[9.0, 0.0, 0.0, 0.0, 0.0]])
+
+
+@pytest.fixture
+def case(model: nn.Module) -> Case:
+    adapter = adapt(model, "resitta")
+    case = Case(adapter, Guard())
+    case.open(adapter)
+    return case
+
+
+def refused(case: Case, images: Tensor) -> int:
+    return int(case.screen(images, SURE.expand(len(images), 5)).isnan().all(dim=1).sum())
+
+
+def test_one_by_one_the_company_is_remembered(case: Case) -> None:
+    black, good = torch.zeros(1, 3, 16, 16), pictures(100)
+    for _ in range(300):
+        assert refused(case, black) == 1
+    share = float(case.company)
+    assert share > 0.9
+    needed = math.ceil(COMPANY * math.log(share / 0.5))  # until the share of unknown ones has fallen to a half
+    answers = [refused(case, image[None]) for image in good]
+    assert answers == [1] * (needed - 1) + [0] * (100 - needed + 1)
+
+
+def test_a_few_bad_ones_do_not_spoil_the_company(case: Case) -> None:
+    images = torch.cat([pictures(60), torch.zeros(40, 3, 16, 16)])
+    assert [refused(case, images) for _ in range(20)] == [40] * 20
+
+
+def test_logits_of_known_samples_are_untouched(case: Case) -> None:
+    logits = torch.randn(10, 5) * 9
+    assert torch.equal(case.screen(pictures(10), logits), logits)
+
+
+def test_a_skipped_loss_shows(case: Case) -> None:
+    logits = SURE.expand(4, 5)
+    assert math.isfinite(case.signs(logits, None).largest)
+    optimizer = case.optimizers[0]
+    assert isinstance(optimizer, Adam)
+    optimizer.descend(torch.tensor(torch.nan))
+    assert math.isnan(case.signs(logits, None).largest)
