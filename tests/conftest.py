@@ -1,6 +1,7 @@
 """What all tests share: one thread, small networks, the optional beds."""
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from resitta import registry
 
 torch.set_num_threads(1)
+
+SERVICE = ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "httpx", "websockets")
+collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_serve.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from resitta.exclusive import exclusive, interrupts_wait, new_turn
 from resitta.guard import Guard, Sentry, sentry_for
 from resitta.inputs import NonFinite, answer_around, check_form, check_values
 from resitta.method import Method
-from resitta.options import Options
+from resitta.options import Options, Ranks
 from resitta.registry import create
 from resitta.state import store
 from resitta.state.fingerprint import Fingerprint
@@ -43,6 +43,7 @@ def adapt(
     precision: Precision = "exact",
     cuda_graphs: bool = True,
     background: bool = False,
+    group: Ranks = None,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -64,6 +65,7 @@ def adapt(
             forward pass depends on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
             alone; predictions then follow what was learned a little later. `sync()` waits. For "resitta" and "rotta".
+        group: torch.distributed processes that adapt together, each on its own stream: see `resitta.dist.group`.
         settings: any setting of the method, by name.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -81,10 +83,11 @@ def adapt(
         output=output,
         normalized=normalized,
         non_finite=non_finite,
+        guard=guard,
         precision=precision,
         cuda_graphs=cuda_graphs,
         background=background,
-        guard=guard,
+        group=group,
     )
 
 
@@ -133,6 +136,10 @@ class Adapter(nn.Module):
                 module.enabled = self.options.cuda_graphs and self.background is None
         if self.background is not None:
             self.background.connect(self)
+        if self.options.group is not None:
+            from resitta.dist.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
+
+            join(self, self.options.group)
         self.emit(Restarted(samples=0))
 
     def forward(self, images: Tensor) -> Tensor:

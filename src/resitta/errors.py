@@ -56,6 +56,14 @@ class NotExportable(ResittaError):
     """The method predicts in a way that no ordinary BatchNorm checkpoint can express."""
 
 
+class GroupFailure(ResittaError, RuntimeError):
+    """Processes that adapt together have lost each other: one died, stands still, or is in another state."""
+
+
+class WorkerLost(ResittaError, RuntimeError):
+    """A worker process or a cluster is gone and could not be replaced."""
+
+
 class NonConformant(ResittaError, AssertionError):
     """A method broke one of the promises that `check_method` tests."""
 

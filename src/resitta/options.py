@@ -1,11 +1,18 @@
 """How an adapter is made, beside its method: one frozen record, checked once."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from resitta.components.network import Normalized, Output, Precision
 from resitta.errors import BadSetting
 from resitta.guard import Guard
 from resitta.inputs import NonFinite
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Ranks: TypeAlias = "ProcessGroup | Literal['world'] | None"
+"""The processes that adapt together: all of torch.distributed, some of them, or this one alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +31,7 @@ class Options:
     precision: Precision = "exact"
     cuda_graphs: bool = True
     background: bool = False
+    group: Ranks = None
 
     def __post_init__(self) -> None:
         if self.non_finite not in ("raise", "skip"):
@@ -35,3 +43,13 @@ class Options:
         for name in ("cuda_graphs", "background"):
             if not isinstance(getattr(self, name), bool):
                 raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")
+        if self.group is not None:
+            self._check_group()
+
+    def _check_group(self) -> None:
+        if self.guard:
+            reason = "a guard judges one stream, and would take back updates that the other ranks keep"
+            raise BadSetting(f"a group cannot be guarded: {reason}; leave out guard= or group=")
+        if self.background:
+            reason = "ranks must not leave out samples on their own when there is no time for them"
+            raise BadSetting(f"a group cannot learn in the background: {reason}; leave out background= or group=")

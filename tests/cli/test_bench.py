@@ -165,6 +165,7 @@ def test_a_wrong_model_or_checkpoint_gets_one_sentence(
         (["--set", "lr=-1"], "lr must be > 0"),
         (["--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
         (["--severity", "9"], "severity must be <= 5"),
+        (["--engine", "processes", "--workers", "0"], "workers must be >= 1"),
     ],
 )
 def test_wrong_options_get_one_sentence(

@@ -27,11 +27,11 @@ def build() -> Any:
     cyclopts = require("cyclopts", "cli")
     require("rich", "cli")
     import resitta  # noqa: PLC0415  (a lighter start when the extra is missing)
-    from resitta.cli import bench, data, library  # noqa: PLC0415
+    from resitta.cli import bench, data, library, serve  # noqa: PLC0415
 
     app = cyclopts.App(name="resitta", help=resitta.__doc__.partition("\n")[0], version=resitta.__version__)
     commands: list[Any] = [library.demo, library.methods, library.check, library.models]
-    commands += [bench.bench, bench.reproduce, bench.report, data.corrupt]
+    commands += [bench.bench, bench.reproduce, bench.report, data.corrupt, serve.serve]
     fetching = cyclopts.App(name="data", help="Get the public corrupted data sets.")
     fetching.command(data.fetch)
     for command in (*commands, fetching):

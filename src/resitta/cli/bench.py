@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from resitta.bench.presets import EXPERIMENTS, METHODS
 from resitta.bench.protocol import Course, OrderName, Protocol
+from resitta.dist.engines import Engine
 from resitta.streams.corruptions import CORRUPTIONS
 from resitta.streams.order import WithinSlot
 
@@ -34,6 +35,9 @@ def bench(
     size: int | None = None,
     out: Path = Path("runs/bench"),
     device: str = "cpu",
+    engine: Literal["local", "processes", "ray"] = "local",
+    workers: int | None = None,
+    address: str | None = None,
 ) -> None:
     """See which method helps a model of yours on images of yours.
 
@@ -83,6 +87,12 @@ def bench(
         The folder for records, corrupted images and the page.
     device
         cpu, cuda, cuda:1, ...
+    engine
+        local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
+    workers
+        How many runs at a time on this machine (default: one per core).
+    address
+        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
     from resitta.cli.benching import run_bench  # noqa: PLC0415
 
@@ -109,6 +119,7 @@ def bench(
         size=size,
         out=out,
         device=device,
+        engine=Engine(name=engine, workers=workers, address=address),
     )
 
 
@@ -124,6 +135,9 @@ def reproduce(
     per_domain: int | None = None,
     out: Path | None = None,
     device: str = "cpu",
+    engine: Literal["local", "processes", "ray"] = "local",
+    workers: int | None = None,
+    address: str | None = None,
 ) -> None:
     """Run a table, the ablation or a sweep of the paper, and put ours beside theirs.
 
@@ -153,6 +167,12 @@ def reproduce(
         The folder for records, tables and the page (default runs/EXPERIMENT).
     device
         cpu, cuda, cuda:1, ...
+    engine
+        local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
+    workers
+        How many runs at a time on this machine (default: one per core).
+    address
+        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
     from resitta.cli.benching import run_reproduction  # noqa: PLC0415
 
@@ -167,6 +187,7 @@ def reproduce(
         per_domain=per_domain,
         out=out or Path("runs") / str(experiment),
         device=device,
+        engine=Engine(name=engine, workers=workers, address=address),
     )
 
 

@@ -8,16 +8,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from resitta.bench.bench import Bench, Job
+from resitta.bench.bench import Job
 from resitta.bench.gold import gold_check
 from resitta.bench.paper import PAPER, PaperRow
 from resitta.bench.presets import METHODS, TABLES, experiment
-from resitta.bench.protocol import Protocol, open_domains
+from resitta.bench.protocol import Protocol
+from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord, environment, load
+from resitta.dist.engines import Engine, run_jobs
 from resitta.errors import BadData, BadSetting, UnknownName, near
-from resitta.models import create as create_model
 from resitta.registry import create, get_method
 from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
 from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text, comparison_text
@@ -42,13 +41,14 @@ def run_bench(
     size: int | None,
     out: Path,
     device: str,
+    engine: Engine,
 ) -> None:
     """Compare methods on one model and one data set."""
     changed = parse_settings(settings, methods)
     made = [create(name, preset=preset, **changed[name]) for name in methods]
     jobs = [Job(method=method, seed=seed) for method in made for seed in seeds]
-    options = {} if size is None else {"size": size}
-    runs = _run(protocol, jobs, model, data, checkpoint, out=out, device=device, options=options)
+    recipe = Recipe(protocol=protocol, model=model, data=data, checkpoint=checkpoint, size=size, out=out, device=device)
+    runs = _run(recipe, jobs, engine)
     _publish(out, runs, title=f"{model} on {data.name}")
 
 
@@ -64,6 +64,7 @@ def run_reproduction(
     per_domain: int | None,
     out: Path,
     device: str,
+    engine: Engine,
 ) -> None:
     """Run an experiment of the paper and compare."""
     wanted = experiment(name, dataset)
@@ -71,7 +72,9 @@ def run_reproduction(
     jobs = wanted.jobs(seeds, methods)
     if not jobs:
         raise BadSetting(f"none of {', '.join(methods)} is part of {name}")
-    runs = _run(protocol, jobs, model or wanted.task.model, data, checkpoint, out=out, device=device, options={})
+    network = model or wanted.task.model
+    recipe = Recipe(protocol=protocol, model=network, data=data, checkpoint=checkpoint, out=out, device=device)
+    runs = _run(recipe, jobs, engine)
     paper = PAPER.main(wanted.task.dataset) if name in TABLES else None
     found = _comparisons(runs, wanted.task.dataset)
     _publish(out, runs, title=f"The paper's {name} on {data.name}", paper=paper, comparisons=found)
@@ -131,34 +134,9 @@ def _value(text: str) -> Any:
         return text
 
 
-def _run(
-    protocol: Protocol,
-    jobs: Sequence[Job],
-    model: str,
-    data: Path,
-    checkpoint: Path | None,
-    *,
-    out: Path,
-    device: str,
-    options: dict[str, Any],
-) -> list[RunRecord]:
-    network = create_model(model, checkpoint).to(_device(device))
+def _run(recipe: Recipe, jobs: Sequence[Job], engine: Engine) -> list[RunRecord]:
     with bars() as bar:
-        opening = bar("opening the data")
-        sets = open_domains(protocol, data, cache=out / "corrupted", device=device, progress=opening, **options)
-        about = {"model": model, "checkpoint": checkpoint and checkpoint.name, "data": data.name}
-        bench = Bench(protocol, network, sets, out, torch.device(device), about)
-        return bench.records(jobs, bar)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise BadSetting(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
-    return device
+        return run_jobs(recipe, jobs, bar, engine)
 
 
 def _publish(

@@ -15,6 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 BatchNorm = _BatchNorm
 """What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
 
+Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From activations to the mean and biased variance of each channel."""
+
 
 def bn_layers(model: nn.Module) -> list[tuple[str, BatchNorm]]:
     """Return every BatchNorm layer with its name (1d, 2d, 3d, SyncBatchNorm and their subclasses).
@@ -45,6 +48,7 @@ class AdaptiveBN(nn.Module):
         super().__init__()
         self.layer = layer
         self.updating = False
+        self.moments: Moments = batch_moments
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -139,8 +143,10 @@ def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def updating_statistics(network: nn.Module) -> Iterator[None]:
+def updating_statistics(network: nn.Module, moments: Moments = batch_moments) -> Iterator[None]:
     """Let every wrapped layer of a network move its statistics in the forward passes inside.
+
+    `moments` gives a batch's statistics where they are more than those of the batch at hand.
 
     Inside, a layer sets new tensors, since a graph of gradients may hold the old ones. At the end their values are
     written to where the statistics were before, so that statistics keep their place in memory.
@@ -148,12 +154,12 @@ def updating_statistics(network: nn.Module) -> Iterator[None]:
     layers = [module for module in network.modules() if isinstance(module, AdaptiveBN)]
     homes = [layer.statistics() for layer in layers]
     for layer in layers:
-        layer.updating = True
+        layer.updating, layer.moments = True, moments
     try:
         yield
     finally:
         for layer in layers:
-            layer.updating = False
+            layer.updating, layer.moments = False, batch_moments
         _bring_home([(layer, home) for layer, home in zip(layers, homes, strict=True) if home is not None])
 
 

@@ -77,7 +77,7 @@ class Memory(nn.Module, ABC):
     def samples(self) -> Tensor:
         """The stored images."""
         kept = self.images[: self.size]
-        return kept if self.storage is None else self.storage.bring_back(kept)
+        return kept if self.storage is None or self.size == 0 else self.storage.bring_back(kept)
 
     def fill(self, images: Tensor, logits: Tensor, *, every: int) -> Iterator[None]:
         """Add a batch in stream order; yield after every `every`-th sample of the stream, when an update is due."""

@@ -83,13 +83,17 @@ class Network(nn.Module):
 
         `channels_last`: give the model its images in the layout that convolutions are fastest in.
         """
-        twin = copy.copy(self)
+        twin = self.around(share(self.model, own=self.trained_names(train), borrow_as_buffers=True))
         twin.channels_last = channels_last
-        twin._modules = {"replay": Replay()}
-        twin._buffers = dict(self._buffers)
-        twin.model = share(self.model, own=self.trained_names(train), borrow_as_buffers=True)
         raise_bn_precision(twin.model)
         return twin.eval()
+
+    def around(self, model: nn.Module) -> "Network":
+        """Call another model of this architecture as this network calls its own."""
+        twin = copy.copy(self)
+        twin._modules = {"replay": Replay(), "model": model}
+        twin._buffers = dict(self._buffers)
+        return twin
 
     def with_bn(self, wrap: Callable[[BatchNorm], AdaptiveBN]) -> Self:
         """Wrap every BatchNorm layer of a fork."""

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from resitta.errors import UnsuitableModel
 
+Gradients = Sequence[Tensor | None]
+"""The gradient of each parameter, None for one that took no part."""
+
 
 class Adam(nn.Module):
     """torch's Adam without weight decay. With nothing to train (layers without affine parameters) a step does nothing.
@@ -30,8 +33,10 @@ class Adam(nn.Module):
         self.register_buffer("skipped", torch.zeros((), device=device), persistent=False)
         self.adam = torch.optim.Adam(trained, lr=lr, betas=(0.9, 0.999), fused=True) if trained else None
 
-    def descend(self, loss: Tensor) -> None:
+    def descend(self, loss: Tensor, complete: Callable[[Gradients], Gradients] | None = None) -> None:
         """Take one step down the gradient of a loss; one that is not finite is skipped and counted.
+
+        `complete` may change the gradients before the step.
 
         Nothing here waits for the device: that the loss is not finite is told to the kernel, not to the host.
         """
@@ -40,13 +45,14 @@ class Adam(nn.Module):
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
-        self.step(self.gradients(loss), loss)
+        gradients = self.gradients(loss)
+        self.step(gradients if complete is None else complete(gradients), loss)
 
-    def gradients(self, loss: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of each parameter, None for one that took no part."""
+    def gradients(self, loss: Tensor) -> Gradients:
+        """The gradient of each parameter."""
         return () if self.adam is None else torch.autograd.grad(loss, self._group["params"], allow_unused=True)
 
-    def step(self, gradients: Sequence[Tensor | None], loss: Tensor) -> None:
+    def step(self, gradients: Gradients, loss: Tensor) -> None:
         """Take one step along gradients, unless the loss they come from is not finite."""
         if self.adam is None:
             return

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import BatchNorm, RunningBN, batch_moments
+from resitta.components.bn_layers import BatchNorm, RunningBN
 from resitta.components.fixed_norm import fixed_norm, trains_plainly
 
 
@@ -71,7 +71,7 @@ class ResiBN(RunningBN):
     def _follow(self, x: Tensor) -> None:
         """Set new tensors instead of writing in place: a graph may still hold the old ones."""
         mean, var = self.statistics()
-        batch_mean, batch_var = batch_moments(x)
+        batch_mean, batch_var = self.moments(x)
         self.set_statistics(mean.lerp(batch_mean, self.nu_b), var.lerp(batch_var, self.nu_b))
 
 

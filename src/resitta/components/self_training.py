@@ -9,6 +9,7 @@ from resitta.components.bn_layers import AdaptiveBN, BatchNorm, updating_statist
 from resitta.components.entropy import log_probabilities
 from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
+from resitta.components.union import Union
 from resitta.components.views import StrongView, View
 
 
@@ -20,12 +21,6 @@ def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
     tensor([0.3653])
     """
     return -(target_logits.softmax(dim=1) * log_probabilities(logits)).sum(dim=1)
-
-
-def mean_loss(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean over samples of the soft cross entropy, weighted or not."""
-    losses = soft_cross_entropy(logits, targets)
-    return (losses if weights is None else losses * weights).mean()
 
 
 @torch.no_grad()
@@ -71,6 +66,7 @@ class SelfTraining(nn.Module):
         self.view = view
         self.nu = nu
         self.micro_batch = micro_batch
+        self.union = Union()
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
@@ -87,10 +83,11 @@ class SelfTraining(nn.Module):
         """
         self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         if self.micro_batch is None:
-            with updating_statistics(self):
+            with updating_statistics(self, self.union.moments):
                 targets, logits = self.teacher(images), self.student(strong)
-            loss = mean_loss(logits, targets, weights)
-            self.optimizer.descend(loss)
+            losses = soft_cross_entropy(logits, targets)
+            loss = self.union.mean(losses if weights is None else losses * weights)
+            self.optimizer.descend(loss, self.union.add_gradients)
         else:
             loss = self._descend_in_parts(images, strong, self.micro_batch)
         follow(self.teacher, self.student, self.nu)
@@ -107,7 +104,7 @@ class SelfTraining(nn.Module):
             self.student(strong)
         total, sums = torch.zeros((), device=images.device), [torch.zeros_like(p) for p in self.student.parameters()]
         for some, wanted in zip(torch.split(strong, size), torch.split(targets, size), strict=True):
-            loss = mean_loss(self.student(some), wanted) * (len(some) / len(images))
+            loss = soft_cross_entropy(self.student(some), wanted).sum() / len(images)
             for accumulated, gradient in zip(sums, self.optimizer.gradients(loss), strict=True):
                 if gradient is not None:
                     accumulated.add_(gradient)

@@ -132,13 +132,13 @@ class ResiTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
-        if self.bank.size == 0:
+        samples = self.networks.union.begin(self.bank.samples)
+        if samples is None:
             return
-        samples = self.bank.samples
         self.replay(self.learn, samples, self.networks.strong(samples))
         self.updates += 1
-        if self.method.refresh:
-            self.bank.rescore(self.predict(samples))
+        if self.method.refresh and self.bank.size:
+            self.bank.rescore(self.predict(self.bank.samples))
 
     def learn(self, samples: Tensor, strong: Tensor) -> Tensor:
         """Train the student, let the teacher follow, draw the statistics of both to the source; return the loss."""

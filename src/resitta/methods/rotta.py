@@ -75,9 +75,9 @@ class RoTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the memory; recent samples weigh more."""
-        if self.bank.size == 0:
+        samples = self.networks.union.begin(self.bank.samples)
+        if samples is None:
             return
-        samples = self.bank.samples
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
         self.replay(self.networks.update, samples, self.networks.strong(samples), timeliness(ages).to(samples))
         self.updates += 1

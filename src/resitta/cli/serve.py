@@ -1,0 +1,114 @@
+"""The command that serves a model."""
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from resitta.errors import require
+from resitta.serve.settings import Limits, Resize
+
+
+def serve(
+    model: str,
+    *,
+    checkpoint: Path | None = None,
+    method: str = "resitta",
+    preset: str | None = None,
+    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    state: Path | None = None,
+    size: int | None = None,
+    resize: Resize = "crop",
+    labels: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token_file: Path | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    seed: int = 0,
+    guard: bool = True,
+    engine: Literal["local", "ray"] = "local",
+    readers: int = 1,
+    address: str | None = None,
+    limits: Annotated[Limits, Parameter(name="*")] = Limits(),  # noqa: B008  (frozen)
+) -> None:
+    """Answer predictions over HTTP, and adapt to the images that come in.
+
+    POST images to /predict; watch the adaptation in a browser at /. Controls (/pause, /resume, /reset, /snapshot,
+    /rollback) need the token of $RESITTA_TOKEN or --token-file; without one a token is made and printed.
+
+    Examples: resitta serve demo, or
+    resitta serve wrn28x10 --checkpoint Standard.pt --state state/ --preset cifar10
+
+    Parameters
+    ----------
+    model
+        demo, a name of `resitta models`, timm:NAME, torchvision:NAME, package.module:function or path/file.py:function.
+    checkpoint
+        Weights for the model: safetensors, or a torch file without code.
+    method
+        How to adapt; `resitta methods` lists them. Other methods than resitta, rotta and source make predictions wait
+        for updates.
+    preset
+        The method's named settings: cifar10, cifar100, imagenet.
+    settings
+        Settings of the method: lr=5e-4 eta=0.05.
+    state
+        The folder for snapshots; a restart goes on from the newest. Without it the state ends with the process.
+    size
+        The side of the images the model takes; known for the models of `resitta models`.
+    resize
+        crop: the central square, 7/8 of the shorter side, is scaled to the size; stretch: the whole image is.
+    labels
+        A text file with the name of each class on a line.
+    host
+        The address to listen on; 0.0.0.0 is open to the whole network.
+    port
+        The port; 0 takes a free one.
+    token_file
+        A file with the token for the controls.
+    device
+        cpu, cuda, cuda:1, ...
+    threads
+        Threads for predicting, and as many for learning; by default half of the cores each.
+    seed
+        Fixes all randomness of the method.
+    guard
+        Keep images that look like nothing known out of the memory, and take back updates that break the model.
+    engine
+        local: one process; ray: one process that learns and several that predict, on a Ray cluster.
+    readers
+        How many processes predict on Ray.
+    address
+        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
+    """
+    for package in ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "PIL", "safetensors"):
+        require(package, "serve")
+    from resitta.cli.serving import image_side, make_adapter, run_service  # noqa: PLC0415
+
+    make = partial(
+        make_adapter,
+        model,
+        checkpoint,
+        method=method,
+        preset=preset,
+        settings=settings,
+        seed=seed,
+        guard=guard,
+        device=device,
+    )
+    run_service(
+        make,
+        size=image_side(model, size),
+        resize=resize,
+        labels=labels,
+        state=state,
+        host=host,
+        port=port,
+        token_file=token_file,
+        threads=threads,
+        limits=limits,
+        readers=readers if engine == "ray" else None,
+        address=address,
+    )

@@ -1,0 +1,47 @@
+"""A Ray cluster: one that runs already, or one of our own on this machine for as long as it is needed."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from resitta.errors import BadData, WorkerLost, require
+
+PATIENCE = 5.0
+"""Seconds to wait for a cluster to answer; Ray itself would try for many minutes."""
+
+
+@contextmanager
+def cluster(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """Give the package ray, connected to `address` (auto, HOST:PORT); None starts a cluster of so many workers here."""
+    ray = require("ray", "dist")
+    if ray.is_initialized():  # the caller's connection stays the caller's
+        yield ray
+        return
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    try:
+        knock(address)
+        ray.init(**(own if address is None else {"address": address}), log_to_driver=False, logging_level="error")
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise WorkerLost(f"no Ray cluster at {address!r} ({reason}); start one with: ray start --head") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def knock(address: str | None) -> None:
+    """Raise an OSError at once if nothing listens at HOST:PORT or ray://HOST:PORT."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+
+
+def enter(folder: Path) -> None:
+    """Go to the folder in which the command was given, so that relative paths mean the same in a worker."""
+    if not folder.is_dir():
+        raise BadData(f"{folder} does not exist on this machine; put it and the data on a shared file system")
+    os.chdir(folder)

@@ -1,0 +1,39 @@
+"""HTTP: an engine as a FastAPI application."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import Depends, FastAPI
+
+from resitta.serve.control import Control
+from resitta.serve.engine import Engine
+from resitta.serve.pages import add_pages
+from resitta.serve.predicting import Predicting
+from resitta.serve.refusing import add_refusals
+from resitta.serve.security import check_site, token_holder
+from resitta.serve.settings import Resize
+
+
+def create_app(engine: Engine, *, token: str, resize: Resize = "crop") -> FastAPI:
+    """Make the service around an engine, which it starts and closes; the token is for the routes of `Control`."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
+        with engine:
+            yield
+
+    app = FastAPI(
+        title="resitta",
+        description="Predictions from a model that adapts while it serves.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's own page loads its script from elsewhere; ours is in `pages`
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(check_site)],
+    )
+    predicting = Predicting(engine, resize)
+    app.include_router(predicting.routes())
+    app.include_router(Control(engine).routes(), dependencies=[Depends(token_holder(token))])
+    add_pages(app)
+    add_refusals(app, predicting.metrics)
+    return app

@@ -1,0 +1,51 @@
+"""What happened to a service, for people: a short list of dated sentences."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+from resitta.events import GuardFired
+
+Kind = Literal["control", "guard", "failure"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened, at a time in seconds since 1970."""
+
+    time: float
+    kind: Kind
+    text: str
+
+
+class Events:
+    """The last events. Any thread may add one.
+
+    >>> events = Events()
+    >>> events.add("control", "paused")
+    >>> [event.text for event in events.newest()]
+    ['paused']
+    """
+
+    def __init__(self, keep: int = 100) -> None:
+        self._events: deque[Event] = deque(maxlen=keep)
+
+    def add(self, kind: Kind, text: str) -> None:
+        """Note that something happened now."""
+        self._events.append(Event(time.time(), kind, text))
+
+    def hear(self, event: object) -> None:
+        """Note that a guard of the adapter has fired: a callback for `adapter.listen`."""
+        if isinstance(event, GuardFired):
+            self.add("guard", _sentence(event))
+
+    def newest(self) -> list[Event]:
+        """The events, the newest first."""
+        return list(self._events)[::-1]
+
+
+def _sentence(fired: GuardFired) -> str:
+    if fired.reason == "unknown":
+        return f"{fired.value:.0f} images looked like nothing known and did not enter the memory"
+    return f"{fired.reason} is {fired.value:.4g}, allowed is {fired.bound:.4g}: {fired.action}"

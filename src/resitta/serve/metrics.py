@@ -1,0 +1,71 @@
+"""What Prometheus sees: the engine's own counters, read when it asks, and the times of answers."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from resitta.serve.engine import Engine
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+NATS = (0.1, 0.3, 1, 2, 4, 8)
+COUNTED = {
+    "learned": "Images learned from.",
+    "dropped": "Images predicted but not learned from, because the learning queue was full.",
+    "skipped": "Images predicted but not learned from, because learning was paused or started over.",
+}
+
+
+class EngineCollector(Collector):
+    """Turns the engine's state into metrics."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Every number of the engine, as it is now."""
+        engine, writer = self.engine, self.engine.writer
+        counters, stats = writer.inbox.counters, writer.stats
+        yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=engine.predicted)
+        for name, text in COUNTED.items():
+            yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
+        gauges = {
+            "resitta_waiting_to_learn": ("Images in the learning queue.", counters.waiting),
+            "resitta_waiting_for_prediction": ("Images in the request queue.", engine.reader.waiting),
+            "resitta_learning": ("1 while learning, 0 while paused.", not writer.inbox.paused),
+            "resitta_state_version": ("The version of the state that predicts.", writer.published.version),
+            "resitta_updates": ("Updates since the source model.", stats.updates),
+            "resitta_bank_samples": ("Samples in the memory.", 0 if stats.bank is None else stats.bank.occupancy),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(name, text, value=float(value))
+        drift = GaugeMetricFamily("resitta_drift", "W2 of a layer's statistics to the source's.", labels=["layer"])
+        for layer, distance in stats.drift.items():
+            drift.add_metric([layer], distance)
+        yield drift
+
+
+class Metrics:
+    """The metrics of one service."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(EngineCollector(engine))
+        self.seconds = Histogram(
+            "resitta_predict_seconds", "From a request to its answer.", buckets=SECONDS, registry=self.registry
+        )
+        self.entropy = Histogram(
+            "resitta_entropy_nats", "Entropy of predictions.", buckets=NATS, registry=self.registry
+        )
+        self.refusals = Counter("resitta_refused", "Requests refused, by status.", ["status"], registry=self.registry)
+
+    def observe(self, seconds: float, entropies: Iterable[float]) -> None:
+        """Note an answer."""
+        self.seconds.observe(seconds)
+        for value in entropies:
+            self.entropy.observe(value)
+
+    def page(self) -> bytes:
+        """The metrics in Prometheus' text form."""
+        return generate_latest(self.registry)

@@ -1,0 +1,176 @@
+"use strict";
+
+// Asks the service how it is, once a second, and shows it. The token stays in this tab.
+
+const byId = (id) => document.getElementById(id);
+const MOST_CLASSES = 12;
+let names = [];
+let learning = true;
+
+const token = byId("token");
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) history.replaceState(null, "", location.pathname); // so that it is not bookmarked or shown around
+token.value = given ?? sessionStorage.getItem("token") ?? "";
+const keepToken = () => { sessionStorage.setItem("token", token.value); showBank(); };
+token.addEventListener("change", keepToken);
+byId("controls").addEventListener("submit", (event) => { event.preventDefault(); keepToken(); });
+if (given) sessionStorage.setItem("token", given);
+
+async function call(path, options = {}) {
+  const answer = await fetch(path, { ...options, headers: { Authorization: `Bearer ${token.value}` } });
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+function say(text, wrong = false) {
+  byId("message").textContent = text;
+  byId("message").classList.toggle("wrong", wrong);
+}
+
+async function control(path, done) {
+  try {
+    const state = await call(path, { method: "POST" });
+    say(done(state));
+    await showStats();
+    await showBank();
+  } catch (error) {
+    say(error.message, true);
+  }
+}
+
+// A button with `data-sure` acts on its second click only, within four seconds.
+function onClick(button, act) {
+  const text = button.textContent;
+  const calm = () => { button.classList.remove("sure"); button.textContent = text; };
+  button.addEventListener("click", () => {
+    if (button.dataset.sure && !button.classList.contains("sure")) {
+      button.classList.add("sure");
+      button.textContent = button.dataset.sure;
+      setTimeout(calm, 4000);
+      return;
+    }
+    if (button.dataset.sure) calm();
+    act();
+  });
+}
+
+onClick(byId("pause"), () => control(learning ? "pause" : "resume", (state) => (state.learning ? "Learning again." : "Paused: predictions go on, learning does not.")));
+onClick(byId("snapshot"), () => control("snapshot", (state) => `Version ${state.version} is saved.`));
+onClick(byId("reset"), () => control("reset", (state) => `Back at the source model, as version ${state.version}.`));
+onClick(byId("rollback"), () => {
+  const version = byId("versions").value;
+  control(`rollback?version=${version}`, (state) => `Back at version ${version}, as version ${state.version}.`);
+});
+
+function showVersions(versions) {
+  const select = byId("versions"), newest = [...versions].reverse();
+  byId("rollback").disabled = select.disabled = versions.length === 0;
+  if (select.dataset.shown === String(newest)) return; // an open list must not close under the hand
+  select.dataset.shown = String(newest);
+  select.replaceChildren(...(newest.length ? newest : ["none yet"]).map((version) => element("option", "", version)));
+}
+
+function showEvents(events) {
+  const items = events.map((event) => {
+    const item = element("li", event.kind), time = element("time", "", new Date(event.time * 1000).toLocaleTimeString());
+    time.dateTime = new Date(event.time * 1000).toISOString();
+    item.append(time, element("span", "", event.text));
+    return item;
+  });
+  byId("events").replaceChildren(...(items.length ? items : [element("li", "quiet", "Nothing has happened yet.")]));
+}
+
+function showAccounts(stats) {
+  const parts = [`${short(stats.waiting)} waiting to be learned`];
+  if (stats.dropped) parts.push(`${short(stats.dropped)} dropped because the learning queue was full`);
+  if (stats.skipped) parts.push(`${short(stats.skipped)} skipped while learning was paused or started over`);
+  if (stats.predictions_wait_for_updates) parts.push(`${stats.method} predicts and learns in one step, so predictions wait for updates`);
+  byId("accounts").textContent = `Of the images predicted: ${parts.join("; ")}.`;
+}
+
+async function showStats() {
+  const stats = await call("stats"), status = byId("status"), drift = Object.entries(stats.adapter.drift);
+  ({ names, learning } = stats);
+  byId("method").textContent = stats.method;
+  status.textContent = learning ? "learning" : "paused";
+  status.className = `pill ${status.textContent}`;
+  document.title = `${stats.method} · ${status.textContent}`;
+  byId("pause").textContent = learning ? "Pause" : "Resume";
+  for (const key of ["predicted", "learned", "version"]) byId(key).textContent = stats[key].toLocaleString("en");
+  byId("updates").textContent = stats.adapter.updates.toLocaleString("en");
+  showAccounts(stats);
+  showVersions(stats.snapshots);
+  showEvents(stats.events);
+  drawBars(byId("drift"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), "this method keeps no statistics of its own");
+}
+
+async function showHistory() {
+  const { points: all, classes, time: now } = await call("history");
+  const points = all.filter((point) => point.time < now); // the second at hand is not complete
+  const draw = (id, lines, options) => drawLines(byId(id), points, lines, { now, label: id, ...options });
+  draw("entropy", { entropy: "entropy" }, {});
+  draw("confidence", { confidence: "confidence" }, { top: 1 });
+  draw("throughput", { "images/s": "images" }, {});
+  draw("latency", { median: "p50_ms", "99 %": "p99_ms" }, {});
+  const last = points.filter((point) => point.time >= now - 5);
+  byId("rate").textContent = short(last.reduce((sum, point) => sum + point.images, 0) / 5);
+  byId("median").textContent = last.length ? `${short(last[last.length - 1].p50_ms)} ms` : "–";
+  showClasses(classes);
+}
+
+function showClasses(classes) {
+  const counts = Object.entries(classes).map(([label, count]) => [Number(label), count]);
+  const total = counts.reduce((sum, row) => sum + row[1], 0);
+  const rows = names.length <= MOST_CLASSES && total
+    ? names.map((_, label) => [label, classes[label] ?? 0])
+    : counts.sort((a, b) => b[1] - a[1]).slice(0, MOST_CLASSES);
+  const share = (count) => `${((100 * count) / total).toFixed(count * 10 < total ? 1 : 0)} %`;
+  drawBars(byId("classes"), rows.map(([label, count]) => [names[label], count, share(count)]), "no requests in the last minute");
+}
+
+async function showBank() {
+  const note = byId("bank-note"), list = byId("bank");
+  if (!token.value) {
+    note.textContent = "Enter the token to see the images in the memory.";
+    return void list.replaceChildren();
+  }
+  try {
+    const samples = await call("bank");
+    note.textContent = samples.length
+      ? `${samples.length} images in the memory, the youngest first: predicted class, entropy in nats, age in images.`
+      : "The memory is empty, or this method keeps none.";
+    list.replaceChildren(...samples.map(sampleItem));
+  } catch (error) {
+    note.textContent = error.message;
+    list.replaceChildren();
+  }
+}
+
+function sampleItem(sample) {
+  const item = element("li"), image = element("img");
+  image.src = sample.image;
+  image.alt = "";
+  item.append(image, element("b", "", names[sample.label] ?? sample.label));
+  item.append(`${sample.entropy.toFixed(2)} nats`, element("br"), `age ${sample.age.toLocaleString("en")}`);
+  return item;
+}
+
+async function show() {
+  try {
+    await showStats();
+    await showHistory();
+  } catch {
+    byId("status").textContent = "unreachable";
+    byId("status").className = "pill lost";
+  }
+}
+
+// The next look is planned when the last one is done, so that a slow service is not asked faster than it answers.
+async function keep(looking, milliseconds) {
+  if (!document.hidden) await looking();
+  setTimeout(keep, milliseconds, looking, milliseconds);
+}
+
+keep(show, 1000);
+keep(showBank, 4000);

@@ -1,0 +1,62 @@
+"""What a service accepts and how long it waits: every limit in one frozen record."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from resitta.settings import check_settings, setting
+
+Resize = Literal["crop", "stretch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds on requests, queues and times.
+
+    >>> Limits(max_images=0)
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadSetting: max_images must be >= 1, found 0; its default is 64
+
+    Parameters
+    ----------
+    max_body
+        Bytes of one request.
+    max_images
+        Images of one request.
+    max_pixels
+        Pixels of one request, all its images together, before they are resized.
+    queue
+        Images that may wait for their prediction; further requests are answered with 429.
+    learn_queue
+        Images that may wait to be learned from; further ones are predicted, and counted as dropped.
+    batch
+        Images that are predicted at once.
+    learn_batch
+        Images that are learned from at once; fewer when they come slowly.
+    wait_ms
+        How long a prediction may wait for others to share its batch.
+    body_timeout
+        Seconds for a client to send its request.
+    answer_timeout
+        Seconds for a prediction, waiting included.
+    save_every
+        Seconds between snapshots while the state changes.
+    keep
+        Snapshots to keep.
+    """
+
+    max_body: int = setting(32 * 2**20, at_least=1)
+    max_images: int = setting(64, at_least=1)
+    max_pixels: int = setting(40_000_000, at_least=1)
+    queue: int = setting(256, at_least=1)
+    learn_queue: int = setting(512, at_least=1)
+    batch: int = setting(32, at_least=1)
+    learn_batch: int = setting(64, at_least=1)
+    wait_ms: float = setting(2.0, at_least=0)
+    body_timeout: float = setting(10.0, above=0)
+    answer_timeout: float = setting(30.0, above=0)
+    save_every: float = setting(60.0, above=0)
+    keep: int = setting(10, at_least=1)
+
+    def __post_init__(self) -> None:
+        check_settings(self)

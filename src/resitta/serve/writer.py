@@ -1,0 +1,181 @@
+"""The writer: the one thread that owns the adapter, learns, and publishes what it has learned.
+
+Nobody else touches the adapter. Others put images and tasks into its inbox, and read `published`: a copy of the
+teacher that is replaced as a whole, never changed. So a prediction never waits for an update.
+"""
+
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from resitta.adapter import Adapter
+from resitta.components.network import Network
+from resitta.errors import NotExportable
+from resitta.serve.events import Events, Kind
+from resitta.serve.inbox import Inbox
+from resitta.serve.refused import Refused
+from resitta.serve.settings import Limits
+from resitta.serve.storage import StateFolder
+
+REFRESH = 0.25
+"""Seconds between two looks at the adapter's statistics, which cost too much to take after every image."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What readers predict with; no network where the method predicts in a way that cannot be exported."""
+
+    version: int
+    network: Network | None
+
+
+def exported(adapter: Adapter) -> Network | None:
+    """A copy of the network that predicts, in its ordinary form, or None if the method has none."""
+    try:
+        model = adapter.export().requires_grad_(False)
+    except NotExportable:
+        return None
+    return adapter.source.around(model)
+
+
+class Writer:
+    """Learns from the images in its inbox, in their order, in batches of whatever is waiting."""
+
+    def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
+        self.adapter = adapter
+        self.folder = folder
+        self.limits = limits
+        self.events = events
+        self.inbox = Inbox(room=limits.learn_queue, batch=limits.learn_batch)
+        self.published = Published(folder.recover(adapter), exported(adapter))
+        self.stats = adapter.stats
+        adapter.listen(events.hear)
+        self._saved = (self.published.version, adapter.samples)
+        self._save_due = time.monotonic() + limits.save_every
+        self._look_due = 0.0
+        self._thread = threading.Thread(target=self._run, name="resitta-writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to learn."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish the step at work, save, and stop; images still waiting are not learned from."""
+        self.inbox.close()
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    # Tasks: what others may `ask` the inbox for. All of them run in the writer's thread.
+
+    def step(self, images: Tensor) -> tuple[Tensor, int, int]:
+        """Predict and learn in one call: the logits, the version they come from, and how many were learned from."""
+        version, before = self.published.version, self.adapter.learner.updates
+        with self.adapter.paused() if self.inbox.paused else nullcontext():
+            logits = self.adapter(images)
+        self.inbox.record(len(images))
+        if self.adapter.learner.updates != before:
+            self._publish()
+        return logits, version, 0 if self.inbox.paused else len(images)
+
+    def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
+        """Stop learning at once; predictions go on."""
+        self.inbox.paused = True
+        self.inbox.empty()
+        self.events.add(kind, reason)
+
+    def resume(self) -> None:
+        """Learn again."""
+        self.inbox.paused = False
+        self.events.add("control", "learning resumed")
+
+    def reset(self) -> int:
+        """Go back to the source model and return the new version."""
+        self.adapter.reset()
+        self._start_over()
+        self.events.add("control", f"reset to the source model, as version {self.published.version}")
+        return self.published.version
+
+    def snapshot(self) -> int:
+        """Save now and return the version saved."""
+        self._save()
+        self.events.add("control", f"version {self.published.version} saved")
+        return self.published.version
+
+    def rollback(self, version: int | None = None) -> int:
+        """Go back to a snapshot, the newest unless another is named, and return the new version."""
+        versions = self.folder.versions()
+        chosen = versions[-1] if versions and version is None else version
+        if chosen not in versions:
+            known = ", ".join(map(str, versions)) or "none yet; POST /snapshot makes one"
+            raise Refused(409, f"no snapshot of version {version} to go back to; there are: {known}")
+        self.folder.load(self.adapter, chosen)
+        self._start_over()
+        self.events.add("control", f"rolled back to version {chosen}, as version {self.published.version}")
+        return self.published.version
+
+    def bank(self, most: int) -> tuple[Tensor, list[int], list[int], list[float]]:
+        """Copy the memory of samples: images, labels, ages and entropies, the youngest first."""
+        memory = self.adapter.learner.memory()
+        if memory is None or memory.size == 0:
+            return torch.empty(0, 3, 1, 1), [], [], []
+        order = memory.ages.argsort(kind="stable")[:most]
+        images = memory.samples[order.tolist()].cpu()
+        return images, memory.labels[order].tolist(), memory.ages[order].tolist(), memory.entropies[order].tolist()
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self.inbox.closed:
+            self.inbox.wait(REFRESH)
+            for task in self.inbox.tasks():
+                task()
+            if (images := self.inbox.take()) is not None:
+                self._learn(images)
+            self._look_and_save()
+        for task in self.inbox.tasks():  # asked for in the last moment
+            task()
+        self._save()
+
+    def _learn(self, images: Tensor) -> None:
+        before = self.adapter.learner.updates
+        try:
+            self.adapter(images.to(self.adapter.source.device))
+        except Exception as error:  # such as memory that ran out: go on predicting from what was published
+            self.inbox.settle(skipped=len(images))
+            self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
+            return
+        if self.adapter.learner.updates != before:
+            self._publish()
+        self.inbox.settle(learned=len(images))
+
+    def _publish(self) -> None:
+        self.published = Published(self.published.version + 1, exported(self.adapter))
+
+    def _start_over(self) -> None:
+        """Publish and save another state, so that a restart does not bring back the one left behind."""
+        self.inbox.empty()
+        self._publish()
+        self._save()
+
+    def _look_and_save(self) -> None:
+        now = time.monotonic()
+        if now >= self._look_due:
+            self.stats = self.adapter.stats
+            self._look_due = now + REFRESH
+        if now >= self._save_due:
+            self._save()
+
+    def _save(self) -> None:
+        state = (self.published.version, self.adapter.samples)
+        if state != self._saved or not self.folder.versions():
+            self.folder.save(self.adapter, self.published.version)
+            self._saved = state
+        self._save_due = time.monotonic() + self.limits.save_every

@@ -1,0 +1,141 @@
+"""One rank of a group, run as a script by the tests: `ranks.py SCENARIO RANK SIZE FOLDER`.
+
+Every scenario leaves what it saw in FOLDER/RANK.pt.
+"""
+
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import resitta
+from resitta.checks import tiny_network
+from resitta.dist.group import finish
+from resitta.errors import GroupFailure
+
+TIMEOUT = 3
+SETTINGS: dict[str, Any] = {"capacity": 16, "update_every": 16, "lr": 0.01}
+
+
+def darker(images: Tensor) -> Tensor:
+    """A view without randomness, yet with something to learn: under the identity teacher and student would agree."""
+    return images * 0.6
+
+
+def camera(rank: int, n: int) -> Tensor:
+    """A stream of float64 images; each rank's has a brightness of its own."""
+    generator = torch.Generator().manual_seed(rank)
+    return torch.rand(n, 3, 16, 16, generator=generator, dtype=torch.float64) * (0.3 + 0.5 * rank)
+
+
+def adapter(method: str = "resitta", **options: Any) -> resitta.Adapter:
+    return resitta.adapt(tiny_network().double(), method, strong_view=darker, **SETTINGS, **options)
+
+
+def watch(adapter: resitta.Adapter) -> list[dict[str, Any]]:
+    """Note before each update what the bank holds, and after it the state of the networks."""
+    seen: list[dict[str, Any]] = []
+    learner: Any = adapter.learner
+    update = learner.update
+
+    def noted() -> None:
+        samples, ages = learner.bank.samples.clone(), torch.from_numpy(learner.bank.ages.copy())
+        update()
+        brought = {"samples": samples, "ages": ages, "ended": getattr(learner.networks.union, "ended", False)}
+        seen.append({**brought, "state": networks(adapter), "updates": learner.updates})
+
+    learner.update = noted
+    return seen
+
+
+def networks(adapter: resitta.Adapter) -> dict[str, Tensor]:
+    """Every parameter and statistic of teacher and student."""
+    return {key: value for key, value in adapter.state_dict().items() if isinstance(value, Tensor)}
+
+
+def together(rank: int) -> dict[str, Any]:
+    """Two streams of different lengths, in batches of different sizes, with two methods."""
+    seen = {}
+    for method in ("resitta", "rotta"):
+        member = adapter(method, group="world")
+        seen[method] = watch(member)
+        for batch in torch.split(camera(rank, n=(40, 72)[rank]), (7, 24)[rank]):
+            member(batch)
+        finish(member)
+    return seen
+
+
+def without_images(rank: int) -> dict[str, Any]:
+    """Rank 0 never sees an image."""
+    member = adapter(group="world")
+    for batch in torch.split(camera(1, n=64), 16) if rank == 1 else ():
+        member(batch)
+    finish(member)
+    learner: Any = member.learner
+    recorded = (learner.replay.enabled, learner.networks.teacher.replay.enabled)
+    return {"state": networks(member), "updates": member.stats.updates, "recorded": recorded}
+
+
+def strangers(rank: int) -> dict[str, Any]:
+    """Ranks with other weights or other histories are refused."""
+    said = []
+    model = tiny_network().double()
+    next(model.parameters()).data += rank
+    for attempt in (lambda: resitta.adapt(model, "resitta", group="world"), lambda: after_reset(rank)):
+        try:
+            attempt()
+        except GroupFailure as error:
+            said.append(str(error))
+    return {"said": said}
+
+
+def after_reset(rank: int) -> None:
+    """Rank 1 starts anew, behind the others' back."""
+    member = adapter(group="world")
+    for batch in torch.split(camera(rank, n=32), 16):
+        member(batch)
+        if rank == 1:
+            member.learner.updates = 0
+
+
+def one_dies(rank: int) -> dict[str, Any]:
+    return bereft(rank, lambda: os._exit(9))
+
+
+def one_stands_still(rank: int) -> dict[str, Any]:
+    return bereft(rank, lambda: time.sleep(TIMEOUT + 1))
+
+
+def bereft(rank: int, trouble: Any) -> dict[str, Any]:
+    """Rank 1 is in trouble after its first update; rank 0 must hear of it."""
+    member = adapter(group="world")
+    member(camera(rank, 16))
+    if rank == 1:
+        trouble()
+        return {}
+    begin = time.monotonic()
+    try:
+        member(camera(rank, 16))
+    except GroupFailure as error:
+        seconds = time.monotonic() - begin
+        with member.paused():
+            logits = member(camera(rank, 4))
+        return {"said": str(error), "seconds": seconds, "logits": logits}
+    return {"said": "nothing", "seconds": 0.0}
+
+
+def main(scenarios: str, rank: int, size: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", store, timedelta(seconds=TIMEOUT), size, rank)
+    torch.save({name: globals()[name](rank) for name in scenarios.split(",")}, folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

@@ -1,0 +1,61 @@
+"""The actors as plain objects: what they do needs no cluster."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import resitta
+from resitta.dist.ray_actors import WriterActor, changed, changes
+from resitta.serve.settings import Limits
+
+
+@pytest.fixture
+def writer(model: nn.Module, tmp_path: Path) -> Iterator[WriterActor]:
+    actor = WriterActor(partial(resitta.adapt, model), Path.cwd(), tmp_path, Limits())
+    yield actor
+    actor.close()
+
+
+def test_only_what_differs_travels_and_arrives(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, "resitta")
+    adapter(torch.rand(64, 3, 10, 10))
+    adapted = adapter.export()
+    tensors = changes(model, adapted)
+    assert {name.split(".")[0] for name in tensors} == {"1", "4"}, "the BatchNorm layers"
+    rebuilt = changed(model, tensors)
+    assert all(map(torch.equal, rebuilt.state_dict().values(), adapted.state_dict().values()))
+    assert rebuilt[0].weight.data_ptr() == model[0].weight.data_ptr(), "the rest is shared"  # type: ignore[index]
+    assert not changes(model, changed(model, {}))
+
+
+def test_a_reader_hears_each_version_once(writer: WriterActor, model: nn.Module) -> None:
+    first = writer.news(0, "", 0)
+    assert first is not None
+    assert (first.version, first.tensors) == (0, {})
+    assert writer.news(0, first.writer, 0) is None
+    assert writer.offer(torch.rand(64, 3, 10, 10).numpy()) == 64
+    deadline = time.monotonic() + 20
+    while (second := writer.news(0, first.writer, 0)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert second is not None
+    assert second.version == 1
+    assert second.tensors
+    assert writer.news(1, first.writer, 1) is None
+    assert writer.report().readers == {0: 0, 1: 1}
+    assert writer.news(0, "a writer before", 1) is not None, "another writer's version 1 is another state"
+
+
+def test_tasks_are_done_and_refusals_travel(writer: WriterActor) -> None:
+    assert writer.do("pause") == (None, None)
+    assert writer.report().paused
+    assert writer.do("snapshot") == (0, None)
+    result, refusal = writer.do("rollback", 7)
+    assert result is None
+    assert refusal is not None
+    assert refusal[0] == 409
+    assert "no snapshot of version 7" in refusal[1]

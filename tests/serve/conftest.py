@@ -1,0 +1,55 @@
+"""Services for tests: an engine around a small network, and a real server on a free port around it."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.serve.helpers import SIZE, TOKEN, until
+from torch import nn
+
+import resitta
+from resitta.serve.app import create_app
+from resitta.serve.engine import Engine
+from resitta.serve.running import listen, make_server
+from resitta.serve.settings import Limits
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(max_body=200_000, max_images=8, max_pixels=1_000_000, body_timeout=0.5, learn_batch=8)
+
+
+@pytest.fixture
+def engine(model: nn.Module, limits: Limits, tmp_path: Path) -> Engine:
+    adapter = resitta.adapt(model, "resitta", update_every=16, capacity=16)
+    return Engine(
+        adapter, size=SIZE, state=tmp_path / "state", limits=limits, names=["ape", "bee", "cat", "doe", "elk"]
+    )
+
+
+@pytest.fixture
+def url(engine: Engine) -> Iterator[str]:
+    """A server in a thread."""
+    with listen("127.0.0.1", 0) as on:
+        server = make_server(create_app(engine, token=TOKEN))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [on]})
+        thread.start()
+        until(lambda: server.started)
+        yield f"http://127.0.0.1:{on.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator[httpx.Client]:
+    """A client that holds the token."""
+    with httpx.Client(base_url=url, timeout=30, headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        yield client

@@ -1,0 +1,41 @@
+"""Images in the forms clients send them, and patience with threads."""
+
+import io
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+TOKEN = "the token of the tests"
+SIZE = 10
+
+
+def picture(kind: str = "PNG", *, seed: int = 0, width: int = SIZE, height: int = SIZE) -> bytes:
+    """A file with random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def array(values: Any) -> bytes:
+    """An npy file."""
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def until(condition: Callable[[], Any], seconds: float = 20) -> None:
+    """Wait for a thread."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.005)
+
+
+def images(n: int, seed: int = 0) -> torch.Tensor:
+    """Random images."""
+    return torch.rand(n, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,215 @@
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.serve.helpers import SIZE, images, until
+from torch import nn
+
+import resitta
+from resitta.errors import BadImages, BadSetting
+from resitta.serve.engine import Engine
+from resitta.serve.refused import Refused
+from resitta.serve.settings import Limits
+
+Make = Callable[..., Engine]
+
+
+@pytest.fixture
+def make(model: nn.Module, tmp_path: Path) -> Make:
+    def make(method: str = "resitta", *, limits: Limits | None = None, **settings: Any) -> Engine:
+        adapter = resitta.adapt(model, method, **settings)
+        return Engine(adapter, size=SIZE, state=tmp_path, limits=limits or Limits(learn_batch=8))
+
+    return make
+
+
+def learned(engine: Engine, count: int) -> Callable[[], bool]:
+    return lambda: engine.writer.inbox.counters.learned == count
+
+
+def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Make, model: nn.Module) -> None:
+    plain = resitta.adapt(model, "resitta", update_every=16)
+    with make(update_every=16) as engine:
+        for seed in range(6):
+            batch = images(8, seed)
+            answer = engine.submit(batch).result(10)
+            assert torch.allclose(answer.logits, plain(batch), atol=1e-5)
+            until(learned(engine, 8 * (seed + 1)))
+            assert engine.writer.published.version == plain.stats.updates
+    assert engine.adapter.stats == plain.stats
+
+
+def test_predictions_never_wait_for_an_update(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(update_every=8)
+    release, started = threading.Event(), threading.Event()
+
+    def update() -> None:
+        started.set()
+        release.wait(30)
+
+    monkeypatch.setattr(engine.adapter.learner, "update", update)
+    with engine:
+        engine.submit(images(8)).result(10)
+        assert started.wait(10)
+        for _ in range(5):  # answered although an update is at work
+            assert engine.submit(images(8)).result(10).version == 0
+        assert engine.writer.inbox.counters.waiting == 48
+        release.set()
+        until(learned(engine, 48))
+
+
+def test_a_published_network_never_changes(make: Make) -> None:
+    with make(update_every=8) as engine:
+        before = engine.writer.published
+        assert before.network is not None
+        expected = before.network(images(4))
+        for seed in range(4):
+            engine.submit(images(8, seed)).result(10)
+        until(lambda: engine.writer.published.version == 4)
+        assert torch.equal(before.network(images(4)), expected)
+        assert not torch.equal(engine.submit(images(4)).result(10).logits, expected)
+
+
+def test_a_full_learning_queue_drops_and_counts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(limits=Limits(learn_queue=10, learn_batch=4))
+    with engine:
+        release = threading.Event()
+        engine.writer.inbox.ask(lambda: release.wait(30))
+        taken = [engine.submit(images(4)).result(10).learned for _ in range(4)]
+        release.set()
+        until(learned(engine, 10))
+    assert taken == [4, 4, 2, 0]
+    counters = engine.writer.inbox.counters
+    assert (counters.offered, counters.learned, counters.dropped, counters.waiting) == (16, 10, 6, 0)
+    assert engine.adapter.samples == 10
+
+
+def test_pause_stands_still_and_resume_goes_on(make: Make) -> None:
+    with make() as engine:
+        engine.writer.inbox.ask(engine.writer.pause).result(10)
+        assert engine.submit(images(8)).result(10).learned == 0
+        assert engine.adapter.samples == 0
+        engine.writer.inbox.ask(engine.writer.resume).result(10)
+        assert engine.submit(images(8)).result(10).learned == 8
+        until(learned(engine, 8))
+    assert engine.writer.inbox.counters.skipped == 8
+
+
+def test_snapshot_rollback_and_reset(make: Make) -> None:
+    with make(update_every=8) as engine:
+        writer = engine.writer
+        ask = writer.inbox.ask
+        with pytest.raises(Refused, match="none yet"):
+            ask(writer.rollback).result(10)
+        source = engine.submit(images(4)).result(10).logits
+        for seed in range(3):
+            engine.submit(images(8, seed)).result(10)
+        until(learned(engine, 28))
+        saved = ask(writer.snapshot).result(10)
+        before = engine.submit(images(4)).result(10).logits
+        for seed in range(3, 9):
+            engine.submit(images(8, seed)).result(10)
+        until(learned(engine, 80))
+        with pytest.raises(Refused, match=f"there are: {saved}"):
+            ask(lambda: writer.rollback(saved + 1)).result(10)
+        version = ask(lambda: writer.rollback(saved)).result(10)
+        assert version > saved
+        assert torch.equal(engine.submit(images(4)).result(10).logits, before)
+        assert ask(writer.reset).result(10) == version + 1
+        assert torch.equal(engine.submit(images(4)).result(10).logits, source)
+        assert [event.text.split()[0] for event in engine.events.newest()] == ["reset", "rolled", "version"]
+
+
+def test_a_restart_goes_on_where_the_last_one_stopped(make: Make) -> None:
+    with make(update_every=8) as first:
+        for seed in range(3):
+            first.submit(images(8, seed)).result(10)
+        until(learned(first, 24))
+        expected = first.submit(images(4)).result(10)
+        until(learned(first, 28))
+    with make(update_every=8) as second:
+        assert second.adapter.samples == 28
+        found = second.submit(images(4)).result(10)
+    assert torch.equal(found.logits, expected.logits)
+    assert found.version == expected.version == 3
+
+
+def test_a_restart_after_a_rollback_stays_rolled_back(make: Make) -> None:
+    with make(update_every=8) as first:
+        ask = first.writer.inbox.ask
+        ask(first.writer.snapshot).result(10)
+        first.submit(images(8)).result(10)
+        until(learned(first, 8))
+        ask(first.writer.snapshot).result(10)
+        ask(lambda: first.writer.rollback(0)).result(10)
+    assert make(update_every=8).adapter.samples == 0
+
+
+def test_the_state_is_saved_from_time_to_time(make: Make) -> None:
+    with make(update_every=8, limits=Limits(save_every=0.05, learn_batch=8)) as engine:
+        engine.submit(images(8)).result(10)
+        until(lambda: engine.writer.folder.versions() == [1])
+
+
+def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(update_every=8)
+    monkeypatch.setattr(engine.adapter.learner, "update", lambda: 1 // 0)
+    with engine:
+        engine.submit(images(8)).result(10)
+        until(lambda: engine.writer.inbox.paused)
+        assert engine.submit(images(4)).result(10).version == 0
+        assert engine.ready
+        assert "ZeroDivisionError" in engine.events.newest()[0].text
+
+
+def test_what_a_guard_does_is_told(make: Make) -> None:
+    with make(update_every=8, guard=True) as engine:
+        engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
+        until(lambda: engine.stats()["events"])
+    (event,) = engine.stats()["events"]
+    assert event["kind"] == "guard"
+    assert event["text"] == "8 images looked like nothing known and did not enter the memory"
+    assert engine.writer.published.version == 0
+
+
+@pytest.mark.parametrize("method", ["bn", "tent", "note", "cotta", "lame"])
+def test_methods_that_cannot_be_exported_are_served_in_one_step(make: Make, method: str, model: nn.Module) -> None:
+    plain = resitta.adapt(model, method)
+    with make(method) as engine:
+        for seed in range(3):
+            answer = engine.submit(images(8, seed)).result(30)
+            assert torch.allclose(answer.logits, plain(images(8, seed)), atol=1e-6)
+        engine.writer.inbox.ask(engine.writer.pause).result(10)
+        assert engine.submit(images(8, 9)).result(30).learned == 0
+        assert engine.stats()["predictions_wait_for_updates"]
+    assert engine.adapter.samples == engine.writer.inbox.counters.learned == 24
+
+
+def test_many_threads_lose_and_double_nothing(make: Make) -> None:
+    with make(limits=Limits(learn_queue=5000, queue=5000)) as engine:
+
+        def client(seed: int) -> None:
+            for number in range(20):
+                engine.submit(images(1 + (seed + number) % 3, seed)).result(30)
+
+        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        total = sum(1 + (seed + number) % 3 for seed in range(8) for number in range(20))
+        until(learned(engine, total))
+    memory = engine.adapter.learner.memory()
+    assert memory is not None
+    assert memory.clock == engine.adapter.samples == engine.predicted == total
+
+
+def test_unsuitable_models_and_names_are_refused_at_the_start(model: nn.Module, tmp_path: Path) -> None:
+    grey = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(BadImages, match="refused images of shape"):
+        Engine(resitta.adapt(grey), size=SIZE, state=tmp_path)
+    with pytest.raises(BadSetting, match="has 5 classes, found 2 names"):
+        Engine(resitta.adapt(model), size=SIZE, state=tmp_path, names=["a", "b"])

@@ -1,0 +1,22 @@
+import numpy as np
+
+from resitta.serve.history import History
+
+
+def test_seconds_are_summed_and_forgotten() -> None:
+    now = 1000.2
+    history = History(seconds=10, clock=lambda: now)
+    one = {"labels": np.array([1, 2]), "confidences": np.array([0.5, 0.7]), "entropies": np.array([1.0, 2.0])}
+    history.add(**one, latency=0.010)
+    now = 1000.9
+    history.add(**one, latency=0.030)
+    now = 1005.0
+    history.add(np.array([2]), np.array([1.0]), np.array([0.0]), latency=0.001)
+    first, second = history.points()
+    expected = {"time": 1000, "requests": 2, "images": 4, "entropy": 1.5, "confidence": 0.6, "p50_ms": 20.0}
+    assert expected.items() <= first.items()
+    assert second["images"] == 1
+    assert history.class_mix(last=60) == {1: 2, 2: 3}
+    assert history.class_mix(last=2) == {2: 1}
+    now = 1011.5
+    assert [point["time"] for point in history.points()] == [1005]

@@ -1,0 +1,139 @@
+import contextlib
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from tests.serve.helpers import array, picture
+
+from resitta.serve.images import Decoder, read_npy
+from resitta.serve.refused import Refused
+
+decoder = Decoder(size=10, max_images=4, max_pixels=100_000)
+
+
+def refusal(*payloads: bytes) -> Refused:
+    with pytest.raises(Refused) as caught:
+        decoder(payloads)
+    return caught.value
+
+
+def promised(width: int, height: int) -> bytes:
+    """A PNG of a few bytes whose header promises many pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000)))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_pictures_of_the_right_size_stay_as_they_are(kind: str) -> None:
+    raw = picture(kind)
+    expected = np.array(Image.open(io.BytesIO(raw)).convert("RGB")) / 255
+    found = decoder([raw])
+    assert found.shape == (1, 3, 10, 10)
+    assert torch.allclose(found[0], torch.from_numpy(expected).permute(2, 0, 1).float())
+
+
+def test_crop_takes_the_centre_and_stretch_takes_all() -> None:
+    pixels = np.zeros((80, 160, 3), np.uint8)
+    pixels[5:75, 45:115] = 255  # the central square of 7/8 of the shorter side
+    found = decoder([array(pixels)])
+    assert found[..., 1:-1, 1:-1].min() > 0.99
+    assert found.min() > 0.7  # the border sees a little of its surroundings
+    stretched = Decoder(size=16, resize="stretch")([array(pixels)])[0, 0]
+    assert stretched[8].tolist()[:3] == [0, 0, 0]
+    assert stretched[8, 8] > 0.99
+
+
+def test_a_very_long_picture_is_no_trouble() -> None:
+    assert decoder([picture(width=60_000, height=1)]).shape == (1, 3, 10, 10)
+
+
+def test_arrays_of_pictures_and_of_floats() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 10, 10, 3), dtype=np.uint8)
+    floats = (pixels.transpose(0, 3, 1, 2) / 255).astype(np.float32)
+    assert torch.equal(decoder([array(pixels)]), decoder([array(floats)]))
+    assert torch.equal(decoder([array(floats[0])]), decoder([array(floats)])[:1])
+    assert torch.equal(decoder([array(np.asfortranarray(floats))]), decoder([array(floats)]))
+
+
+def test_several_payloads_keep_their_order() -> None:
+    one, two = picture(seed=1), picture(seed=2)
+    assert torch.equal(decoder([one, two]), torch.cat([decoder([one]), decoder([two])]))
+
+
+@pytest.mark.parametrize("side", [30_000, 20_000, 1_000])
+def test_promised_pixels_are_refused_before_they_are_made(side: int) -> None:
+    assert refusal(promised(side, side)).status == 413
+
+
+def test_pixels_of_all_images_count_together() -> None:
+    large = picture(width=300, height=200)
+    assert refusal(large, large).status == 413
+
+
+def test_too_many_images_are_refused() -> None:
+    assert refusal(*[picture()] * 5).status == 413
+    assert refusal(array(np.zeros((5, 10, 10, 3), np.uint8))).status == 400
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"GIF89a" + bytes(50), b"BM" + bytes(50), b"%PDF-1.4", b"PK\x03\x04" + bytes(99), b"<svg/>"]
+)
+def test_other_kinds_are_refused(raw: bytes) -> None:
+    assert refusal(raw).status == 415
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_truncated_pictures_are_refused(kind: str) -> None:
+    raw = picture(kind, width=60, height=60)
+    assert {refusal(raw[: len(raw) * share // 10]).status for share in (5, 7, 9)} == {400}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((3, 10, 10), np.int64),
+        np.full((3, 10, 10), np.nan, np.float32),
+        np.full((3, 10, 10), 255.0, np.float32),
+        np.full((3, 10, 10), -0.1, np.float32),
+        np.zeros((3, 9, 10), np.float32),
+        np.zeros((10, 10, 4), np.uint8),
+        np.zeros((0, 10, 10, 3), np.uint8),
+        np.zeros(5, np.uint8),
+        np.uint8(3),
+    ],
+)
+def test_unsuitable_arrays_are_refused(values: object) -> None:
+    assert refusal(array(values)).status == 400
+
+
+def test_arrays_of_objects_are_never_unpickled() -> None:
+    file = io.BytesIO()
+    np.save(file, np.array([print], dtype=object), allow_pickle=True)
+    assert refusal(file.getvalue()).status == 400
+
+
+def test_an_array_may_not_promise_more_than_it_brings() -> None:
+    raw = array(np.zeros((1, 10, 10, 3), np.uint8)).replace(b"(1, 10, 10, 3)", b"(9999999, 3, )")
+    with pytest.raises(Refused, match="but 300 bytes follow"):
+        read_npy(raw)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_files_are_decoded_or_refused_but_nothing_else(data: st.DataObject) -> None:
+    whole = [picture(), picture("JPEG"), picture("WEBP"), array(np.zeros((3, 10, 10)))]
+    raw = bytearray(data.draw(st.sampled_from(whole)))
+    for _ in range(data.draw(st.integers(1, 6))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(Refused):
+        assert decoder([bytes(raw)]).shape == (1, 3, 10, 10)

@@ -1,0 +1,110 @@
+"""The live page in a real browser."""
+
+import time
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import httpx
+import pytest
+from tests.serve.browser import CHROMIUM, Browser
+from tests.serve.helpers import TOKEN, picture, until
+
+from resitta.serve.engine import Engine
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as browser:
+        yield browser
+
+
+def send(client: httpx.Client, count: int) -> None:
+    for seed in range(count):
+        client.post("/predict", content=picture(seed=seed), headers={"Content-Type": "image/png"})
+
+
+def number(browser: Browser, element: str) -> int:
+    return int(browser.text(element).replace(",", ""))
+
+
+def test_pause_stops_the_counters_and_resume_lets_them_go_on(
+    browser: Browser, url: str, client: httpx.Client, engine: Engine
+) -> None:
+    browser.open(f"{url}/#token={quote(TOKEN)}")
+    browser.until("document.getElementById('status').textContent === 'learning'")
+    assert TOKEN not in browser.run("location.href")
+    send(client, 40)
+    browser.until("document.getElementById('learned').textContent === '40'")
+    browser.until("document.getElementById('updates').textContent === '2'")
+
+    browser.click("pause")
+    browser.until("document.getElementById('status').textContent === 'paused'")
+    send(client, 24)
+    browser.until("document.getElementById('predicted').textContent === '64'")
+    time.sleep(1.2)  # another look of the page
+    assert number(browser, "learned") == 40
+    assert number(browser, "updates") == engine.adapter.stats.updates == 2
+    assert "24 skipped" in browser.text("accounts")
+
+    browser.click("pause")
+    browser.until("document.getElementById('status').textContent === 'learning'")
+    send(client, 8)
+    browser.until("document.getElementById('learned').textContent === '48'")
+    assert browser.errors == []
+
+
+def test_the_page_shows_the_bank_the_charts_and_the_events(browser: Browser, url: str, client: httpx.Client) -> None:
+    send(client, 40)
+    browser.open(f"{url}/#token={quote(TOKEN)}")
+    browser.until("document.querySelectorAll('#bank img').length === 16")
+    browser.until("document.querySelectorAll('#drift .bar').length === 2")
+    browser.until("document.querySelectorAll('#classes .bar').length === 5")
+    browser.until("document.querySelectorAll('.chart path').length === 5")
+    browser.click("snapshot")
+    browser.until("document.getElementById('events').textContent.includes('version 2 saved')")
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.errors == []
+
+
+def test_dangerous_buttons_ask_first_and_work_by_keyboard(
+    browser: Browser, url: str, client: httpx.Client, engine: Engine
+) -> None:
+    send(client, 40)
+    until(lambda: engine.writer.inbox.counters.waiting == 0)
+    browser.open(f"{url}/#token={quote(TOKEN)}")
+    browser.until("document.getElementById('learned').textContent === '40'")
+    browser.run("document.getElementById('reset').focus()")
+    browser.key("Enter", 13)
+    browser.until("document.getElementById('reset').textContent === 'Forget all?'")
+    assert engine.adapter.samples == 40
+    browser.key("Enter", 13)
+    browser.until("document.getElementById('message').textContent.includes('source model')")
+    assert engine.adapter.samples == 0
+
+
+def test_a_wrong_token_gets_a_sentence(browser: Browser, url: str, engine: Engine) -> None:
+    browser.open("about:blank")
+    browser.open(f"{url}/#token=wrong")
+    browser.until("document.getElementById('status').textContent === 'learning'")
+    browser.click("pause")
+    browser.until("document.getElementById('message').textContent.includes('token')")
+    assert not engine.writer.inbox.paused
+    browser.errors.clear()  # the browser itself notes answers of 401
+
+
+def test_a_phone_needs_no_sideways_scrolling(url: str, client: httpx.Client) -> None:
+    send(client, 20)
+    with Browser(width=360, height=740, dark=True) as phone:
+        phone.open(f"{url}/#token={quote(TOKEN)}")
+        phone.until("document.querySelectorAll('#bank img').length > 0")
+        assert phone.run("document.documentElement.scrollWidth") <= 360
+        assert phone.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 23, 26)"
+
+
+def test_the_interface_is_described_without_a_net(browser: Browser, url: str) -> None:
+    browser.open(f"{url}/docs")
+    browser.until("document.querySelectorAll('#routes li').length >= 12")
+    assert "POST /predict" in browser.run("document.body.innerText")
+    assert browser.errors == []

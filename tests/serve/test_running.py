@@ -1,0 +1,134 @@
+"""A service in a process of its own: stopped, killed, started again."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.serve.helpers import TOKEN, picture, until
+
+import resitta
+from resitta.errors import BadSetting
+from resitta.models import create
+from resitta.serve import running
+from resitta.serve.running import listen
+from resitta.serve.storage import StateFolder
+
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(8, 5)).eval()
+"""
+
+
+class Process:
+    def __init__(self, folder: Path, port: int) -> None:
+        (folder / "model.py").write_text(MODEL)
+        command = [sys.executable, "-m", "resitta.cli", "serve", f"{folder / 'model.py'}:make", "--size", "10"]
+        command += ["--state", str(folder / "state"), "--port", str(port), "--save-every", "0.1", "--threads", "1"]
+        command += ["--set", "update_every=16", "--learn-batch", "4", "--no-guard"]
+        environment = os.environ | {"RESITTA_TOKEN": TOKEN}
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+        until(self.ready, 60)
+
+    def ready(self) -> bool:
+        try:
+            return self.client.get("/ready").status_code == 200
+        except httpx.TransportError:
+            assert self.process.poll() is None
+            return False
+
+    def learn(self, count: int) -> None:
+        before = self.client.get("/stats").json()["adapter"]["samples"]
+        for seed in range(count):
+            self.client.post("/predict", content=picture(seed=seed), headers={"Content-Type": "image/png"})
+        until(lambda: self.client.get("/stats").json()["adapter"]["samples"] == before + count)
+
+    def stop(self, how: signal.Signals) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], Process]]:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    processes: list[Process] = []
+
+    def start() -> Process:
+        processes.append(Process(tmp_path, port))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.process.kill()
+        process.process.communicate()
+        process.client.close()
+
+
+def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
+    start: Callable[[], Process], tmp_path: Path
+) -> None:
+    first = start()
+    first.learn(40)
+    until(lambda: first.client.get("/stats").json()["snapshots"][-1:] == [2])
+    first.stop(signal.SIGKILL)
+    with pytest.raises(httpx.ConnectError):
+        first.client.get("/ready")
+
+    second = start()
+    stats = second.client.get("/stats").json()
+    assert stats["version"] == 2
+    assert 32 <= stats["adapter"]["samples"] <= 40
+    second.learn(20)
+    assert second.stop(signal.SIGTERM) == 0
+    assert second.process.stdout is not None
+    printed = second.process.stdout.read()
+    assert "resitta serves at http://127.0.0.1" in printed
+    assert TOKEN not in printed
+
+    adapter = resitta.adapt(create(f"{tmp_path / 'model.py'}:make"), "resitta", update_every=16)
+    assert StateFolder(tmp_path / "state", keep=10).recover(adapter) == 3
+    assert adapter.samples == stats["adapter"]["samples"] + 20
+
+
+def test_a_port_in_use_is_refused_with_a_sentence() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(BadSetting, match="choose another"):
+            listen("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(BadSetting, match="choose another"):
+        listen("127.0.0.1", 99_999)
+
+
+def test_a_head_that_never_ends_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "HEAD_SECONDS", 0.4)
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as slow:
+        start = time.monotonic()
+        slow.settimeout(10)
+        for _ in range(4):
+            slow.sendall(b"GET /health HTTP/1.1\r\nX: ")
+            time.sleep(0.05)
+        assert slow.recv(100) == b""
+        assert time.monotonic() - start < 5
+
+
+def test_small_answers_are_sent_without_delay(url: str) -> None:
+    with httpx.Client(base_url=url) as client:
+        client.get("/health")
+        start = time.monotonic()
+        for _ in range(20):
+            client.get("/health")
+        assert time.monotonic() - start < 20 * 0.038  # what a delayed acknowledgement would cost
