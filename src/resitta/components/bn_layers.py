@@ -137,7 +137,9 @@ def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.device.type == "cpu":  # there two passes are many times faster than torch's single one
         mean = x.mean(axes, keepdim=True)
-        return mean.flatten(), (x - mean).square().mean(axes)
+        deviation = x - mean
+        squares = deviation.square() if deviation.requires_grad else deviation.square_()
+        return mean.flatten(), squares.mean(axes)
     var, mean = torch.var_mean(x, axes, correction=0)
     return mean, var
 
