@@ -9,6 +9,16 @@ from resitta.components.bank_index import BankIndex, Outlook
 from resitta.components.entrobank import EntroBank
 
 
+class Found:
+    """What the index said last; it stays valid until a sample comes or goes."""
+
+    __slots__ = ("oldest", "outlook")
+
+    def __init__(self) -> None:
+        self.oldest: tuple[int, int] | None = None
+        self.outlook: Outlook | None = None
+
+
 class IndexedEntroBank(EntroBank):
     """Decides exactly as `EntroBank`; the cost of one sample does not grow with the capacity.
 
@@ -18,10 +28,6 @@ class IndexedEntroBank(EntroBank):
     >>> sorted(bank.entropies.tolist())
     [0.5, 0.7]
     """
-
-    index: BankIndex
-    oldest: tuple[int, int] | None
-    outlook: Outlook | None
 
     def __init__(self, capacity: int, **rules: Any) -> None:
         super().__init__(capacity, **rules)
@@ -35,25 +41,26 @@ class IndexedEntroBank(EntroBank):
             if full:
                 self.index.remove(slot, int(self.all_labels[slot]))
             self.index.add(slot, label, self.clock, entropy)
-            self.oldest = self.outlook = None
+            self.found.oldest = self.found.outlook = None
         return slot
 
     def _leaving(self, entropy: float) -> int | None:
-        """Algorithm 1, lines 9 to 23; what was found out stays valid until a sample comes or goes."""
+        """Algorithm 1, lines 9 to 23."""
         if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
             return super().admit(-1, entropy)
+        found, clock = self.found, self.clock
         if self.forget_age is not None:
-            if self.oldest is None:
-                self.oldest = self.index.dominant().oldest()
-            if self.clock - self.oldest[0] >= self.forget_age:
-                return self.oldest[1]
-        mature_by = -math.inf if self.mature_age is None else self.clock - self.mature_age
-        found = self.outlook
-        if found is None or found.next_mature <= mature_by:
-            found = self.outlook = self.index.dominant().outlook(mature_by)
-        if found.overconfident is not None:
-            return found.overconfident
-        return found.highest if entropy < found.highest_entropy else None
+            if found.oldest is None:
+                found.oldest = self.index.dominant().oldest()
+            if clock - found.oldest[0] >= self.forget_age:
+                return found.oldest[1]
+        mature_by = -math.inf if self.mature_age is None else clock - self.mature_age
+        outlook = found.outlook
+        if outlook is None or outlook.next_mature <= mature_by:
+            outlook = found.outlook = self.index.dominant().outlook(mature_by)
+        if outlook.overconfident is not None:
+            return outlook.overconfident
+        return outlook.highest if entropy < outlook.highest_entropy else None
 
     def rescore(self, logits: Tensor) -> None:
         """Replace labels and entropies, and with them the index."""
@@ -66,8 +73,7 @@ class IndexedEntroBank(EntroBank):
         self._reindex()
 
     def _reindex(self) -> None:
-        self.index = BankIndex()
-        self.oldest = self.outlook = None
+        self.index, self.found = BankIndex(), Found()
         for slot in self.births[: self.size].argsort().tolist():
             label, birth, entropy = self.all_labels[slot], self.births[slot], self.all_entropies[slot]
             self.index.add(slot, int(label), int(birth), float(entropy))

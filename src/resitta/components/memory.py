@@ -42,13 +42,6 @@ class Memory(nn.Module, ABC):
         self.clock = 0
         self.classes = 0
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set what changes with every sample directly: a module's bookkeeping would take longer than a decision."""
-        if name in _CHANGING:
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
-
     @abstractmethod
     def admit(self, label: int, entropy: float) -> int | None:
         """Return the slot for a new sample (a free one, or one whose sample leaves), or None to discard it."""
@@ -99,13 +92,14 @@ class Memory(nn.Module, ABC):
         """Offer samples one after the other, then copy the images of those that stay, all at once."""
         self._make_room(images)
         newest: dict[int, int] = {}
+        own = vars(self)  # setting attributes of a module by name would take longer than the decisions
         for index, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
-            self.clock += 1
+            own["clock"] = clock = own["clock"] + 1
             slot = self.admit(label, entropy) if math.isfinite(entropy) else None
             if slot is not None:
-                self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, self.clock
-                if slot == self.size:
-                    self.size += 1
+                self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, clock
+                if slot == own["size"]:
+                    own["size"] += 1
                 newest[slot] = index
         if newest:
             slots, indices = torch.tensor((list(newest), list(newest.values())), device="cpu")
@@ -147,7 +141,6 @@ class Memory(nn.Module, ABC):
 
 _HOST_ARRAYS = ("all_labels", "all_entropies", "births")
 _COUNTERS = ("size", "clock", "classes")
-_CHANGING = frozenset((*_COUNTERS, "oldest", "outlook"))
 
 
 def random_choice(slots: NDArray[np.int64], generator: torch.Generator) -> int:
