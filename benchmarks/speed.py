@@ -47,18 +47,23 @@ def main() -> None:
         torch.set_num_threads(args.threads)
     torch.backends.cudnn.benchmark = True
     model, images = network(args), Images(args)
-    record = {
+    parts: dict[str, Callable[[], Any]] = {"rows": lambda: throughput(model, images, args)}
+    if args.device != "cpu":
+        parts["memory"] = lambda: memory(model, images)
+    if args.latency:
+        parts["latency"] = lambda: latency(model, images, args.seconds)
+        parts["batch_1"] = lambda: batch_1(model, images, args.seconds)
+    record: dict[str, Any] = {
         "bed": args.bed,
         "batch": BATCH,
         "environment": environment(torch.device(args.device)),
-        "rows": throughput(model, images, args),
-        "memory": memory(model, images) if args.device != "cpu" else {},
-        "latency": latency(model, images, args.seconds) if args.latency else {},
-        "batch_1": batch_1(model, images, args.seconds) if args.latency else {},
     }
-    print_tables(record)
-    if args.out:
-        args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"{args.bed}, batches of {BATCH}, {record['environment']['device']}", flush=True)
+    for part, measure in parts.items():
+        record[part] = measure()
+        print_part(part, record[part])
+        if args.out:
+            args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
@@ -216,17 +221,16 @@ def batch_1(model: nn.Module, images: Images, seconds: float) -> dict[str, float
     return {**found, "updates": adapter.stats.updates}
 
 
-def print_tables(record: dict[str, Any]) -> None:
+def print_part(part: str, found: dict[str, Any]) -> None:
     """Say it in columns."""
-    print(f"{record['bed']}, batches of {BATCH}, {record['environment']['device']}")
-    for name, row in record["rows"].items():
-        print(f"  {name:36} {row['images_per_second']:10,.0f} images/s   {row['ratio']:6.2f} x plain inference")
-    for name, value in record["memory"].items():
-        print(f"  memory, {name:40} {value:10.3f}")
-    for name, row in record["latency"].items():
-        print(f"  latency, {name:24} " + "  ".join(f"{key} {value:.2f}" for key, value in row.items()))
-    for name, value in record["batch_1"].items():
-        print(f"  one image at a time, {name:24} {value:10,.0f}")
+    for name, value in found.items():
+        if part == "rows":
+            text = f"{value['images_per_second']:10,.0f} images/s   {value['ratio']:6.2f} x plain inference"
+        elif part == "latency":
+            text = "  ".join(f"{key} {number:.2f}" for key, number in value.items())
+        else:
+            text = f"{value:10,.3f}"
+        print(f"  {part:8} {name:36} {text}", flush=True)
 
 
 if __name__ == "__main__":
