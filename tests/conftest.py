@@ -1,11 +1,13 @@
 """What all tests share: one thread, small networks, the optional beds."""
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from tests.tools import Gate
 from torch import Tensor, nn
 
 from resitta import registry
@@ -66,3 +68,11 @@ def beds() -> Path:
     if not (root / "load.py").exists():
         pytest.skip("no beds here; set RESITTA_BEDS to measure on real images")
     return root
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A strong view that holds updates back; it is open at the end, so that no thread waits for ever."""
+    gate = Gate()
+    yield gate
+    gate.open.set()

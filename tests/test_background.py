@@ -3,12 +3,13 @@
 import copy
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.tools import Gate, same
 from torch import Tensor, nn
 
 import resitta
@@ -31,35 +32,6 @@ def adapt(model: nn.Module, method: str = "resitta", **options: Any) -> resitta.
 def side(adapter: resitta.Adapter) -> background.Background:
     assert adapter.background is not None
     return adapter.background
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
-
-
-class Gate:
-    """A strong view that stops an update until it is opened."""
-
-    def __init__(self) -> None:
-        self.reached, self.open = threading.Event(), threading.Event()
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        self.reached.set()
-        assert self.open.wait(20)
-        return batch
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open.set()
 
 
 @pytest.fixture

@@ -1,3 +1,4 @@
+import json
 import re
 import statistics
 import subprocess
@@ -80,3 +81,14 @@ def test_the_table_of_all_methods_comes_from_the_records(folder: str) -> None:
         spread = f" ± {statistics.stdev(averages):.1f}" if len(averages) > 1 and method != "source" else ""
         expected = f"{statistics.mean(averages):.1f}{spread}" if averages else "–"
         assert cell.strip(" *") == expected, method
+
+
+def test_the_table_of_speeds_comes_from_the_records() -> None:
+    columns = [
+        json.loads((ROOT / "benchmarks" / "records" / f"speed-cifar10-wrn16x1-{where}.json").read_text("utf-8"))["rows"]
+        for where in ("cpu", "h200")
+    ]
+    rows = {"plain code": "resitta, plain code", "exact (default)": "resitta, exact", "RoTTA": "rotta", "TENT": "tent"}
+    for title, name in {**rows, '`precision="bf16"`': "resitta, bf16"}.items():
+        shown = " | ".join(f"{column[name]['ratio']:.1f}" for column in columns)
+        assert f"| {title} | {shown} |" in README

@@ -10,11 +10,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.tools import Gate
 from torch import Tensor, nn
 
 import resitta
@@ -36,25 +37,6 @@ def worker(adapter: resitta.Adapter) -> Worker:
 
 def threads() -> int:
     return sum(thread.name == "resitta-background" for thread in threading.enumerate())
-
-
-class Gate:
-    """A strong view that stops an update until it is opened."""
-
-    def __init__(self) -> None:
-        self.reached, self.open = threading.Event(), threading.Event()
-
-    def __call__(self, batch: Tensor) -> Tensor:
-        self.reached.set()
-        assert self.open.wait(20)
-        return batch
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.open.set()
 
 
 def test_the_thread_begins_with_the_first_batch_and_ends_with_the_adapter(model: nn.Module) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from resitta.components.memory import Memory
 from resitta.components.network import Network, Trained
 from resitta.components.replay import Replay
+from resitta.errors import BadSetting
 from resitta.settings import check_settings
 
 Needs = Literal["nothing", "batch_norm", "running_statistics"]
@@ -43,7 +44,7 @@ class Learner(nn.Module, ABC):
 
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Learn from a batch and what `deployed()` predicted of it, as `step` does: for learning in the background."""
-        raise NotImplementedError(f"{type(self).__name__} learns only from what it predicts itself")
+        raise BadSetting(f"{type(self).__name__} learns only from what it predicts itself; leave out background=True")
 
     def deployed(self) -> Network | None:
         """Return the network whose ordinary BatchNorm form predicts what the learner predicts, if there is one."""

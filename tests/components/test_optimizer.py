@@ -1,5 +1,6 @@
 import copy
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -94,3 +95,16 @@ def test_a_gradient_laid_out_differently_is_the_same_gradient() -> None:
     adam = Adam([weight], lr=0.1)
     adam.step([wanted.contiguous(memory_format=torch.channels_last)], torch.zeros(()))
     torch.testing.assert_close(weight.detach(), -0.1 * wanted.sign(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_loss_that_is_not_finite_is_skipped_and_counted(value: float) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    adam = Adam([weight], lr=0.1)
+    adam.descend(weight.sum())
+    before = weight.detach().clone()
+    adam.descend((weight * value).sum())
+    assert torch.equal(weight.detach(), before)
+    assert adam.skipped.item() == 1
+    adam.descend(weight.sum())
+    torch.testing.assert_close(weight.detach(), before - 0.1)  # the moments were left alone as well
