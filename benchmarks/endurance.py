@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter, adapt
@@ -25,6 +26,7 @@ from resitta.models import create as create_model
 
 RECORD = Path(__file__).parent / "records" / "endurance.json"
 WARM = 10_000
+Floats = NDArray[np.float64]
 
 
 class TinyWorld:
@@ -108,16 +110,26 @@ def recurring(args: argparse.Namespace) -> dict[str, Any]:
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
     sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
     model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
-    adapter, metrics = adapt(model, "resitta", seed=args.seed, guard=True), Metrics()
-    stream = protocol.stream(sets, args.seed)
-    for number, batch in enumerate(stream.batches(protocol.batch_size, args.device)):
+    adapter, metrics = adapt(model, "resitta", anchor=args.anchor, seed=args.seed, guard=True), Metrics()
+    stream, errors = protocol.stream(sets, args.seed), np.empty(0)
+    for batch in stream.batches(protocol.batch_size, args.device):
         metrics.add(adapter(batch.images), batch.labels, batch.domains)
-        if number % 500 == 0:
-            print(f"{adapter.samples:,} of {len(stream):,} samples", flush=True)
-    errors = np.array(metrics.domain_errors(len(stream.names))).reshape(args.visits, -1).mean(axis=1)
+        if adapter.samples // (len(stream) // args.visits) > len(errors):
+            errors = errors_of_visits(metrics, len(errors) + 1, protocol)
+            print(
+                f"{adapter.samples:,} of {len(stream):,} samples, visit {len(errors)}: {errors[-1]:.2f} %", flush=True
+            )
     assert adapter.guard is not None
     counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
     return {"error_of_each_visit": errors.round(2).tolist(), "guard": counts}
+
+
+def errors_of_visits(metrics: Metrics, visits: int, protocol: Protocol) -> Floats:
+    """The mean error over the corruptions of each visit so far."""
+    corruptions = len(protocol.corruptions)
+    errors = metrics.domain_errors(visits * corruptions)[: visits * corruptions]
+    means: Floats = np.array(errors).reshape(visits, corruptions).mean(axis=1)
+    return means
 
 
 def main() -> None:
@@ -125,12 +137,12 @@ def main() -> None:
     args = arguments()
     torch.set_num_threads(1)
     result = million(args.samples, args.noise) if args.part == "million" else recurring(args)
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    record = json.loads(args.record.read_text()) if args.record.exists() else {}
     names = {
         "million": f"{args.samples:,} samples, noise {args.noise}",
-        "recurring": f"recurring, {args.visits} visits of {args.per_domain} images",
+        "recurring": f"recurring, {args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}",
     }
-    RECORD.write_text(json.dumps({**record, names[args.part]: result}, indent=1) + "\n")
+    args.record.write_text(json.dumps({**record, names[args.part]: result}, indent=1) + "\n")
     print(json.dumps(result))
 
 
@@ -142,10 +154,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--noise", type=float, default=0.4, help="its share in the tiny images; 0.7 is hard to learn")
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
+    parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="for the recurring stream")
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--cache", type=Path, default=Path("runs/endurance/corrupted"))
+    parser.add_argument("--record", type=Path, default=RECORD)
     return parser.parse_args()
 
 

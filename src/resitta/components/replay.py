@@ -4,7 +4,8 @@ A small network spends more time launching kernels than computing. A recorded gr
 reads and writes the very memory it was recorded with; hence the rules for a function that is replayed:
 
 - it works on tensors alone and never waits for the device (no `.item()`, no `if` on a value);
-- what it changes, it changes in place; what it returns is overwritten by the next replay.
+- what it changes, it changes in place; what it returns is overwritten by the next replay, of whatever function of the
+  same `Replay`, since all its recordings share the memory they work in.
 """
 
 import logging
@@ -77,6 +78,7 @@ class Replay(nn.Module):
         """Record anew from here on."""
         self._calls: Counter[Any] = Counter()
         self._recordings: dict[Any, Recording] = {}
+        self._pool: Any = None
 
     def forward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Return `function(*inputs)`; keep a copy of the result if it has to outlive the next call."""
@@ -96,8 +98,10 @@ class Replay(nn.Module):
     def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording | None:
         places = tuple(value.clone() for value in inputs)
         graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
                 result = function(*places)
         except Exception as error:  # a model may do anything; what does not record still runs as it is
             reason = str(error).partition("\n")[0]
@@ -115,4 +119,4 @@ class Replay(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle everything but the recordings."""
-        return {**self.__dict__, "_calls": Counter(), "_recordings": {}}
+        return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_pool": None}

@@ -1,12 +1,15 @@
 """Self-training: a student learns the soft labels of a teacher, the teacher follows the student slowly."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from resitta.components.anchor import Anchor
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, updating_statistics
 from resitta.components.entropy import log_probabilities
+from resitta.components.lean import Lean
 from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
 from resitta.components.union import Union
@@ -58,12 +61,15 @@ class SelfTraining(nn.Module):
         train: Trained = "affine",
         channels_last: bool = False,
         micro_batch: int | None = None,
+        anchor: float = 0.0,
     ) -> None:
         super().__init__()
         self.teacher = network.fork(train, channels_last=channels_last).with_bn(wrap).requires_grad_(False)
         self.student = network.fork(train, channels_last=channels_last).with_bn(wrap)
         self.optimizer = Adam(self.student.parameters(), lr=lr)
+        self.anchor = Anchor(self.student.parameters(), anchor)
         self.view = view
+        self.train_all = train == "all"
         self.nu = nu
         self.micro_batch = micro_batch
         self.union = Union()
@@ -84,12 +90,15 @@ class SelfTraining(nn.Module):
         self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         if self.micro_batch is None:
             with updating_statistics(self, self.union.moments):
-                targets, logits = self.teacher(images), self.student(strong)
+                targets = self.teacher(images)
+                with self._sparing(strong):
+                    logits = self.student(strong)
             losses = soft_cross_entropy(logits, targets)
             loss = self.union.mean(losses if weights is None else losses * weights)
             self.optimizer.descend(loss, self.union.add_gradients)
         else:
             loss = self._descend_in_parts(images, strong, self.micro_batch)
+        self.anchor(self.student.parameters())
         follow(self.teacher, self.student, self.nu)
         return loss.detach()
 
@@ -104,10 +113,16 @@ class SelfTraining(nn.Module):
             self.student(strong)
         total, sums = torch.zeros((), device=images.device), [torch.zeros_like(p) for p in self.student.parameters()]
         for some, wanted in zip(torch.split(strong, size), torch.split(targets, size), strict=True):
-            loss = soft_cross_entropy(self.student(some), wanted).sum() / len(images)
+            with self._sparing(some):
+                logits = self.student(some)
+            loss = soft_cross_entropy(logits, wanted).sum() / len(images)
             for accumulated, gradient in zip(sums, self.optimizer.gradients(loss), strict=True):
                 if gradient is not None:
                     accumulated.add_(gradient)
             total += loss.detach()
         self.optimizer.step(sums, total)
         return total
+
+    def _sparing(self, images: Tensor) -> AbstractContextManager[object]:
+        """Spare memory where it is scarce; trained convolutions need their inputs, which ReLUs then keep for free."""
+        return Lean() if images.is_cuda and not self.train_all else nullcontext()

@@ -31,6 +31,9 @@ class ResiTTA(Method):
     teacher after each update. `strong_view`: any images -> images in [0, 1]; None is the paper's. `per_sample`: draw
     the paper's view anew for each image instead of once per batch.
 
+    For streams without an end, beyond the paper: `anchor` draws what the student learns back to the source by this
+    share after each step.
+
     For less memory, with the same results: `micro_batch` trains on so many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
     """
@@ -57,6 +60,7 @@ class ResiTTA(Method):
     train: Literal["affine", "all"] = "affine"
     strong_view: View | None = None
     per_sample: bool = False
+    anchor: float = setting(0.0, at_least=0, at_most=1)
     micro_batch: int | None = setting(None, at_least=1)
     bank_device: Place = "model"
     bank_bytes: bool = False
@@ -99,6 +103,7 @@ class ResiTTALearner(Learner):
             train=method.train,
             channels_last=method.norm != "adbn",
             micro_batch=method.micro_batch,
+            anchor=method.anchor,
         )
         self.bank = IndexedEntroBank(
             method.capacity,
