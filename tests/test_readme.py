@@ -3,6 +3,7 @@ import re
 import statistics
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -83,12 +84,35 @@ def test_the_table_of_all_methods_comes_from_the_records(folder: str) -> None:
         assert cell.strip(" *") == expected, method
 
 
+def speed_record(name: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(
+        (ROOT / "benchmarks" / "records" / f"speed-cifar10-{name}.json").read_text("utf-8")
+    )
+    return record
+
+
 def test_the_table_of_speeds_comes_from_the_records() -> None:
-    columns = [
-        json.loads((ROOT / "benchmarks" / "records" / f"speed-cifar10-wrn16x1-{where}.json").read_text("utf-8"))["rows"]
-        for where in ("cpu", "h200")
-    ]
-    rows = {"plain code": "resitta, plain code", "exact (default)": "resitta, exact", "RoTTA": "rotta", "TENT": "tent"}
+    columns = [speed_record(name)["rows"] for name in ("wrn16x1-cpu", "wrn16x1-h200", "wrn28x10-h200")]
+    rows = {"plain code": "resitta, plain code", "exact (default)": "resitta, exact", "RoTTA": "rotta"}
     for title, name in {**rows, '`precision="bf16"`': "resitta, bf16"}.items():
         shown = " | ".join(f"{column[name]['ratio']:.1f}" for column in columns)
         assert f"| {title} | {shown} |" in README
+
+
+def test_the_table_of_latency_and_memory_comes_from_the_records() -> None:
+    columns = [speed_record(name) for name in ("wrn16x1-h200", "wrn28x10-h200")]
+    for name, title in {"plain inference": "its median, p99 (ms)", "resitta, background": "median, p99 (ms)"}.items():
+        latencies = [column["latency"][name] for column in columns]
+        shown = " | ".join(f"{found['median']:.2f}, {found['p99']:.2f}" for found in latencies)
+        assert f"{title} | {shown} |" in README
+        speeds = " | ".join(f"{column['batch_1'][name]:.0f}" for column in columns)
+        assert f"(images/s) | {speeds} |" in README
+    modes = {
+        "plain code": "plain code",
+        "exact": "exact",
+        '`precision="bf16"`': "bf16",
+        "`micro_batch=8`": "micro-batches of 8",
+    }
+    for title, name in modes.items():
+        shown = " | ".join(f"{column['memory'][name]:,.0f}" for column in columns)
+        assert f"{title} (MB) | {shown} |" in README

@@ -59,9 +59,9 @@ class CoTTALearner(Learner):
         super().__init__()
         self.method = method
         self.generator = generator
-        self.anchor = network.fork().with_bn(BatchStatisticsBN)
-        self.teacher = network.fork("all").with_bn(BatchStatisticsBN).requires_grad_(False)
-        self.student = network.fork("all").with_bn(BatchStatisticsBN)
+        self.anchor = network.fork(channels_last=True).with_bn(BatchStatisticsBN)
+        self.teacher = network.fork("all", channels_last=True).with_bn(BatchStatisticsBN).requires_grad_(False)
+        self.student = network.fork("all", channels_last=True).with_bn(BatchStatisticsBN)
         self.optimizer = Adam(self.student.parameters(), lr=method.lr)
         self.view = seeded_view(method.strong_view, generator, per_sample=method.per_sample)
 
@@ -83,6 +83,7 @@ class CoTTALearner(Learner):
 
     def learn(self, images: Tensor, targets: Tensor) -> Tensor:
         """One Adam step of the student, then the teacher follows; return the loss."""
+        self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         loss = soft_cross_entropy(self.student(images), targets).mean()
         self.optimizer.descend(loss)
         follow(self.teacher, self.student, self.method.nu)
