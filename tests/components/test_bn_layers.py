@@ -91,6 +91,14 @@ def test_moments_are_those_counted_value_by_value(case: Case) -> None:
     torch.testing.assert_close(var.tolist(), variances)
 
 
+def test_moments_do_not_depend_on_the_layout() -> None:
+    x = 100 + torch.randn(6, 5, 7, 3, generator=torch.Generator().manual_seed(0))
+    for ours, theirs in zip(
+        batch_moments(x.contiguous(memory_format=torch.channels_last)), batch_moments(x), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_batch_statistics_normalise_by_the_formula(case: Case, by_formula: Formula) -> None:
     layer, x = case
     mean, var = map(torch.tensor, plain_moments(x))

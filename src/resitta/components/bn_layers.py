@@ -136,6 +136,8 @@ def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
         return mean, inverse_std.pow(-2).where(inverse_std > 0, 0.0)  # no variance has the inverse 0 there
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.device.type == "cpu":  # there two passes are many times faster than torch's single one
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):  # and twice as fast over a matrix
+            x, axes = x.permute(0, 2, 3, 1).flatten(0, 2), [0]
         mean = x.mean(axes, keepdim=True)
         deviation = x - mean
         squares = deviation.square() if deviation.requires_grad else deviation.square_()
