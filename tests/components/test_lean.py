@@ -66,6 +66,20 @@ def test_the_result_of_every_relu_may_go(relu: Callable[[Tensor], Tensor]) -> No
     assert not _stays(relu, "result", lean=True)
 
 
+@pytest.mark.parametrize("relu", [F.relu_, Tensor.relu_, nn.ReLU(inplace=True)])
+@pytest.mark.parametrize("columns", [6, 3], ids=["whole", "part"])
+def test_in_place_it_writes_into_what_it_was_given(relu: Callable[[Tensor], Tensor], columns: int) -> None:
+    x = torch.randn(4, 6, requires_grad=True)
+    gradients: list[Tensor] = []
+    for mode in (Lean(), nullcontext()):
+        y = x * 1
+        with mode:
+            relu(y if columns == 6 else y[:, :columns])
+        assert (y[:, :columns] >= 0).all()
+        gradients += torch.autograd.grad(y.square().sum(), x)
+    assert torch.equal(*gradients)
+
+
 def test_the_input_of_a_frozen_convolution_may_go() -> None:
     def convolution(x: Tensor) -> Tensor:
         return F.conv2d(x, weight=torch.ones(8, 3, 3, 3))

@@ -2,7 +2,7 @@
 
 Autograd keeps the input of every convolution for the gradient of its weight, which nobody asks for when only the
 normalisation layers are trained, and the result of every ReLU, of which the way back needs to know only where it is
-positive: four bytes of each value where one bit of information would do.
+positive.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
-RELUS = {F.relu, F.relu_, torch.relu, Tensor.relu, Tensor.relu_}
+RELUS = {F.relu, torch.relu, Tensor.relu}
+RELUS_IN_PLACE = {F.relu_, Tensor.relu_}
 
 
 class Lean(TorchFunctionMode):
@@ -30,15 +31,43 @@ class Lean(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call an operation, with another way of keeping what it saves."""
+        kwargs = kwargs or {}
+        if func in RELUS | RELUS_IN_PLACE:
+            return _relu(*args, **kwargs, in_place=func in RELUS_IN_PLACE)
         if func in CONVOLUTIONS:
             weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
             if not weight.requires_grad:
                 with saved_tensors_hooks(_shell_unless(weight.shape), _unpack):
-                    return func(*args, **(kwargs or {}))
-        if func in RELUS:
-            with saved_tensors_hooks(_positive, _unpack):
-                return func(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+                    return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _relu(input: Tensor, inplace: bool = False, *, in_place: bool = False) -> Tensor:
+    """Stand in for torch's functions of that name, whose argument is called `input`."""
+    in_place = inplace or in_place
+    if in_place and input._is_view():  # torch allows that to its own operations alone
+        return input.relu_()
+    result: Tensor = LeanReLU.apply(input, in_place)  # type: ignore[no-untyped-call]
+    return result
+
+
+class LeanReLU(torch.autograd.Function):
+    """max(x, 0), which keeps where it is positive."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, in_place: bool) -> Tensor:
+        """Cut off below zero."""
+        result = x.relu_() if in_place else x.relu()
+        if in_place:
+            ctx.mark_dirty(x)
+        ctx.save_for_backward(result > 0)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Let the gradient through where x was positive."""
+        (positive,) = ctx.saved_tensors
+        return torch.where(positive, grads[0], 0.0), None
 
 
 Unpack = Callable[[], Tensor]
@@ -47,12 +76,6 @@ Unpack = Callable[[], Tensor]
 
 def _unpack(kept: Unpack) -> Tensor:
     return kept()
-
-
-def _positive(result: Tensor) -> Unpack:
-    """Keep where a result is positive."""
-    where, dtype = result > 0, result.dtype
-    return lambda: where.to(dtype)
 
 
 def _shell_unless(weight: torch.Size) -> Callable[[Tensor], Unpack]:
