@@ -67,10 +67,10 @@ def resident_mb() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def million(samples: int, noise: float, batch_size: int = 200) -> dict[str, Any]:
+def million(samples: int, noise: float, anchor: float, batch_size: int = 200) -> dict[str, Any]:
     """Feed a guarded adapter that somebody listens to; look at it after 10,000 samples and after each tenth."""
     world = TinyWorld(noise)
-    adapter = adapt(world.network(), "resitta", guard=True)
+    adapter = adapt(world.network(), "resitta", anchor=anchor, guard=True)
     heard: list[int] = [0]
     adapter.listen(lambda _: heard.__setitem__(0, heard[0] + 1))
     feed(adapter, world, WARM, batch_size, start=0)
@@ -136,10 +136,10 @@ def main() -> None:
     """Run one part and put it into the record."""
     args = arguments()
     torch.set_num_threads(1)
-    result = million(args.samples, args.noise) if args.part == "million" else recurring(args)
+    result = million(args.samples, args.noise, args.anchor) if args.part == "million" else recurring(args)
     record = json.loads(args.record.read_text()) if args.record.exists() else {}
     names = {
-        "million": f"{args.samples:,} samples, noise {args.noise}",
+        "million": f"{args.samples:,} samples, noise {args.noise}, anchor {args.anchor:g}",
         "recurring": f"recurring, {args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}",
     }
     args.record.write_text(json.dumps({**record, names[args.part]: result}, indent=1) + "\n")
