@@ -39,7 +39,13 @@ def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Mak
             assert torch.allclose(answer.logits, plain(batch), atol=1e-5)
             until(learned(engine, 8 * (seed + 1)))
             assert engine.writer.published.version == plain.stats.updates
-    assert engine.adapter.stats == plain.stats
+    found, expected = engine.adapter.stats, plain.stats
+    assert found.bank is not None
+    assert expected.bank is not None
+    assert (found.samples, found.updates) == (expected.samples, expected.updates)
+    assert found.bank.per_class == expected.bank.per_class
+    assert found.mean_entropy == pytest.approx(expected.mean_entropy)
+    assert found.drift == pytest.approx(expected.drift)
 
 
 def test_predictions_never_wait_for_an_update(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +77,42 @@ def test_a_published_network_never_changes(make: Make) -> None:
         until(lambda: engine.writer.published.version == 4)
         assert torch.equal(before.network(images(4)), expected)
         assert not torch.equal(engine.submit(images(4)).result(10).logits, expected)
+
+
+def test_no_image_is_predicted_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(update_every=8)
+    plain, seen = engine.adapter.learner.predict, []
+
+    def predict(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(len(batch))
+        return plain(batch)
+
+    monkeypatch.setattr(engine.adapter.learner, "predict", predict)
+    with engine:
+        for seed in range(4):
+            engine.submit(images(8, seed)).result(10)
+            until(learned(engine, 8 * (seed + 1)))
+    assert seen == [8], "only a new learner's first batch, by the learner itself"
+    assert engine.writer.published.version == 4
+
+
+def test_a_model_that_insists_on_a_layout_learns_before_and_after_a_reset(tmp_path: Path) -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn, self.head = nn.BatchNorm2d(3), nn.Linear(3 * SIZE * SIZE, 5)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(self.bn(images).view(len(images), -1))
+            return logits
+
+    with Engine(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as engine:
+        for _ in range(2):
+            for _ in range(3):
+                engine.submit(images(8)).result(10)
+                until(lambda: engine.writer.inbox.counters.waiting == 0)
+            assert engine.adapter.stats.updates == 3, engine.events.newest()
+            engine.writer.inbox.ask(engine.writer.reset).result(10)
 
 
 def test_a_full_learning_queue_drops_and_counts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

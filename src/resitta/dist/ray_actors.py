@@ -22,10 +22,11 @@ from resitta.dist.cluster import enter
 from resitta.errors import require
 from resitta.serve.events import Event, Events
 from resitta.serve.inbox import Counters
+from resitta.serve.published import Published, exported
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Published, Writer, exported
+from resitta.serve.writer import Writer
 from resitta.stats import Stats
 
 FOLLOW_EVERY = 0.1

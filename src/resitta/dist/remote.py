@@ -16,11 +16,11 @@ from resitta.components.network import Network
 from resitta.dist.ray_actors import Report
 from resitta.serve.events import Events
 from resitta.serve.inbox import Counters
+from resitta.serve.published import Published
 from resitta.serve.reader import Answer, Reader
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Published
 from resitta.stats import Stats
 
 T = TypeVar("T")

@@ -104,13 +104,13 @@ class Engine:
     def _predict(self, images: Tensor) -> tuple[Tensor, int, int]:
         """Predict in the reader's thread: from the published copy, or through the writer where there can be none."""
         published = self.writer.published
-        moved = images.to(self.device)
+        moved = images.to(self.device, self.adapter.source.dtype)
         if published.network is None:
             logits, version, learned = self.writer.inbox.ask(partial(self.writer.step, moved)).result()
         else:
             with torch.inference_mode():
                 logits = published.network(moved)
-            version, learned = published.version, self.writer.inbox.offer(images)
+            version, learned = published.version, self.writer.inbox.offer(images, logits)
         self.predicted += len(images)
         return logits, version, learned
 

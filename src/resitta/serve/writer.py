@@ -7,39 +7,21 @@ teacher that is replaced as a whole, never changed. So a prediction never waits 
 import threading
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.components.network import Network
-from resitta.errors import NotExportable
+from resitta.method import Learner
 from resitta.serve.events import Events, Kind
 from resitta.serve.inbox import Inbox
+from resitta.serve.published import Publisher, absorbs
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 
 REFRESH = 0.25
 """Seconds between two looks at the adapter's statistics, which cost too much to take after every image."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """What readers predict with; no network where the method predicts in a way that cannot be exported."""
-
-    version: int
-    network: Network | None
-
-
-def exported(adapter: Adapter) -> Network | None:
-    """A copy of the network that predicts, in its ordinary form, or None if the method has none."""
-    try:
-        model = adapter.export().requires_grad_(False)
-    except NotExportable:
-        return None
-    return adapter.source.around(model)
 
 
 class Writer:
@@ -51,9 +33,12 @@ class Writer:
         self.limits = limits
         self.events = events
         self.inbox = Inbox(room=limits.learn_queue, batch=limits.learn_batch)
-        self.published = Published(folder.recover(adapter), exported(adapter))
+        version = folder.recover(adapter)
+        self.publisher = Publisher(adapter)
+        self.published = self.publisher.publish(version)
         self.stats = adapter.stats
-        adapter.listen(events.hear)
+        adapter.watch(events)
+        self._met: Learner | None = None
         self._saved = (self.published.version, adapter.samples)
         self._save_due = time.monotonic() + limits.save_every
         self._look_due = 0.0
@@ -137,17 +122,17 @@ class Writer:
             self.inbox.wait(REFRESH)
             for task in self.inbox.tasks():
                 task()
-            if (images := self.inbox.take()) is not None:
-                self._learn(images)
+            if (samples := self.inbox.take()) is not None:
+                self._learn(*samples)
             self._look_and_save()
         for task in self.inbox.tasks():  # asked for in the last moment
             task()
         self._save()
 
-    def _learn(self, images: Tensor) -> None:
+    def _learn(self, images: Tensor, logits: Tensor | None) -> None:
         before = self.adapter.learner.updates
         try:
-            self.adapter(images.to(self.adapter.source.device))
+            self._teach(images, logits)
         except Exception as error:  # such as memory that ran out: go on predicting from what was published
             self.inbox.settle(skipped=len(images))
             self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
@@ -156,8 +141,20 @@ class Writer:
             self._publish()
         self.inbox.settle(learned=len(images))
 
+    def _teach(self, images: Tensor, logits: Tensor | None) -> None:
+        """Learn from what was predicted already, where that is known and the learner can."""
+        source, learner = self.adapter.source, self.adapter.learner
+        images = images.to(source.device, source.dtype)
+        # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
+        if logits is None or learner is not self._met or not absorbs(learner):
+            self.adapter(images)
+            self._met = learner
+            return
+        with self.adapter.turn:
+            self.adapter.learn(images, logits.to(source.device))
+
     def _publish(self) -> None:
-        self.published = Published(self.published.version + 1, exported(self.adapter))
+        self.published = self.publisher.publish(self.published.version + 1)
 
     def _start_over(self) -> None:
         """Publish and save another state, so that a restart does not bring back the one left behind."""
