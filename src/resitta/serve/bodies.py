@@ -18,12 +18,15 @@ JSON = "application/json"
 MULTIPART = "multipart/form-data"
 
 
+Base64 = Annotated[str, Field(min_length=1, json_schema_extra={"format": "byte", "contentEncoding": "base64"})]
+
+
 class Base64Images(BaseModel):
     """Images as text: the bytes of JPEG, PNG, WebP or npy files in base64."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    images: Annotated[list[str], Field(min_length=1)]
+    images: Annotated[list[Base64], Field(min_length=1)]
 
 
 async def payloads(request: Request, limits: Limits) -> list[bytes]:
@@ -70,9 +73,8 @@ async def _parts(headers: Headers, body: bytes, limits: Limits) -> list[bytes]:
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        status = 413 if "maximum" in error.message else 400
         advice = f"send up to {limits.max_images} files, and no other fields"
-        raise Refused(status, f"the multipart body cannot be read: {error.message.rstrip('.')}; {advice}") from None
+        raise Refused(400, f"the multipart body cannot be read: {error.message.rstrip('.')}; {advice}") from None
     except Exception as error:  # its parser trips over some malformed bodies
         raise Refused(400, f"the multipart body is damaged ({type(error).__name__}); send it anew") from error
     try:
@@ -85,7 +87,7 @@ def _texts(body: bytes, limits: Limits) -> list[bytes]:
     try:
         texts = Base64Images.model_validate_json(body).images
         if len(texts) > limits.max_images:
-            raise Refused(413, f"a request may hold {limits.max_images} images, found {len(texts)}; send several")
+            raise Refused(400, f"a request may hold {limits.max_images} images, found {len(texts)}; send several")
         return [base64.b64decode(text, validate=True) for text in texts]
     except ValidationError as error:
         reason = error.errors()[0]["msg"]

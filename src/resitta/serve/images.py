@@ -51,7 +51,7 @@ class Decoder:
             self._check_pixels(pixels)
             images += found
             if len(images) > self.max_images:
-                raise Refused(413, f"a request may hold {self.max_images} images, found more; send several requests")
+                raise Refused(400, f"a request may hold {self.max_images} images, found more; send several requests")
         return torch.stack(images)
 
     def _check_pixels(self, pixels: int) -> None:

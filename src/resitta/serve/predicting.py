@@ -42,7 +42,7 @@ class Predicting:
         """Give every method its path."""
         router = APIRouter()
         answers = {200: {"model": schema.Predictions}, **schema.refusals(400, 403, 408, 413, 415, 429, 503)}
-        router.post("/predict", responses=answers, openapi_extra=schema.IMAGES)(self.predict)
+        router.post("/predict", responses=answers, openapi_extra=schema.images(self.limits))(self.predict)
         router.get("/health", response_model=schema.Status)(self.health)
         router.get("/ready", response_model=schema.Status, responses=schema.refusals(503))(self.ready)
         router.get("/stats")(self.stats)
