@@ -1,3 +1,5 @@
+import errno
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -194,6 +196,57 @@ def test_the_state_is_saved_from_time_to_time(make: Make) -> None:
     with make(update_every=8, limits=Limits(save_every=0.05, learn_batch=8)) as engine:
         engine.submit(images(8)).result(10)
         until(lambda: engine.writer.folder.versions() == [1])
+
+
+def test_a_save_that_fails_is_told_and_tried_again(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with engine:
+        with monkeypatch.context() as disk:
+            disk.setattr("resitta.state.atomic.os.fsync", raiser(full))
+            engine.submit(images(8)).result(10)
+            until(lambda: engine.stats()["failed_saves"] >= 3)
+            with pytest.raises(Refused, match="could not be saved"):
+                engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+            engine.submit(images(8, 1)).result(10)
+            until(learned(engine, 16))  # it goes on adapting
+            assert engine.ready
+            assert engine.writer.folder.versions() == []
+        until(lambda: engine.writer.folder.versions() == [2])
+        until(lambda: len(engine.events.newest()) == 2)
+    assert "make room on the disk" in caplog.text
+    again, failed = engine.events.newest()
+    assert again.text == "saving works again, version 2 saved"
+    assert failed.kind == "failure"
+    assert "the state is not saved" in failed.text
+
+
+def test_a_state_folder_that_was_removed_is_made_again(make: Make, tmp_path: Path) -> None:
+    with make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8)) as engine:
+        until(engine.writer.folder.versions)
+        shutil.rmtree(tmp_path)
+        engine.submit(images(8)).result(10)
+        until(lambda: engine.writer.folder.versions() == [1])
+
+
+def test_a_reset_that_cannot_be_saved_is_done_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make(update_every=8) as engine:
+        engine.submit(images(8)).result(10)
+        until(learned(engine, 8))
+        monkeypatch.setattr("resitta.state.atomic.os.fsync", raiser(MemoryError()))
+        assert engine.writer.inbox.ask(engine.writer.reset).result(10) == 2
+        assert engine.adapter.samples == 0
+        assert engine.stats()["failed_saves"] == 1
+        assert engine.stats()["events"][1]["kind"] == "failure"
+
+
+def raiser(error: BaseException) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

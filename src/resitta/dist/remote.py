@@ -99,6 +99,11 @@ class RemoteWriter:
         return self.inbox.report.stats
 
     @property
+    def failed_saves(self) -> int:
+        """How many snapshots the present writer could not write."""
+        return self.inbox.report.failed_saves
+
+    @property
     def alive(self) -> bool:
         """Whether the service runs; a lost writer is being restarted and stops no prediction."""
         return self._thread.is_alive()

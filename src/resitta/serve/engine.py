@@ -96,6 +96,7 @@ class Engine:
                 "drift": adapted.drift,
             },
             "snapshots": writer.folder.versions(),
+            "failed_saves": writer.failed_saves,
             "events": [vars(event) for event in self.events.newest()],
             "names": self.names,
             "size": self.size,

@@ -4,6 +4,7 @@ Nobody else touches the adapter. Others put images and tasks into its inbox, and
 teacher that is replaced as a whole, never changed. So a prediction never waits for an update.
 """
 
+import logging
 import threading
 import time
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 
+logger = logging.getLogger(__name__)
 REFRESH = 0.25
 """Seconds between two looks at the adapter's statistics, which cost too much to take after every image."""
 
@@ -39,6 +41,8 @@ class Writer:
         self.stats = adapter.stats
         adapter.watch(events)
         self._met: Learner | None = None
+        self.failed_saves = 0
+        self._saving_fails = False
         self._saved = (self.published.version, adapter.samples)
         self._save_due = time.monotonic() + limits.save_every
         self._look_due = 0.0
@@ -90,7 +94,8 @@ class Writer:
 
     def snapshot(self) -> int:
         """Save now and return the version saved."""
-        self._save()
+        if not self._save():
+            raise Refused(503, f"version {self.published.version} could not be saved; the events in /stats say why")
         self.events.add("control", f"version {self.published.version} saved")
         return self.published.version
 
@@ -133,12 +138,13 @@ class Writer:
         before = self.adapter.learner.updates
         try:
             self._teach(images, logits)
+            if self.adapter.learner.updates != before:
+                self._publish()
         except Exception as error:  # such as memory that ran out: go on predicting from what was published
+            logger.exception("learning failed and is paused")
             self.inbox.settle(skipped=len(images))
             self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
             return
-        if self.adapter.learner.updates != before:
-            self._publish()
         self.inbox.settle(learned=len(images))
 
     def _teach(self, images: Tensor, logits: Tensor | None) -> None:
@@ -170,9 +176,25 @@ class Writer:
         if now >= self._save_due:
             self._save()
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Save what is new. A failure, such as a full disk, is told, and the next save that is due tries again."""
+        self._save_due = time.monotonic() + self.limits.save_every
+        try:
+            self._write()
+        except Exception as error:  # whatever it is, learning does not depend on it
+            self.failed_saves += 1
+            logger.error("the state was not saved, the service goes on: %s", error)
+            if not self._saving_fails:  # an event when it begins, lest a full disk pushes all others out
+                self.events.add("failure", f"the state is not saved: {error}"[:300])
+            self._saving_fails = True
+            return False
+        if self._saving_fails:
+            self.events.add("control", f"saving works again, version {self.published.version} saved")
+        self._saving_fails = False
+        return True
+
+    def _write(self) -> None:
         state = (self.published.version, self.adapter.samples)
         if state != self._saved or not self.folder.versions():
             self.folder.save(self.adapter, self.published.version)
             self._saved = state
-        self._save_due = time.monotonic() + self.limits.save_every
