@@ -249,6 +249,15 @@ def raiser(error: BaseException) -> Callable[..., None]:
     return fail
 
 
+def test_two_engines_never_share_a_folder(make: Make, tmp_path: Path) -> None:
+    with make() as engine:
+        with pytest.raises(BadSetting, match="another service keeps its state"):
+            make()
+        assert engine.ready
+    with make() as engine:
+        assert engine.ready
+
+
 def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make(update_every=8)
     monkeypatch.setattr(engine.adapter.learner, "update", lambda: 1 // 0)

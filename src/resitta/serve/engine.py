@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resitta.adapter import Adapter
 from resitta.errors import BadSetting
+from resitta.serve.claim import Claim
 from resitta.serve.events import Events
 from resitta.serve.reader import Answer, Reader
 from resitta.serve.settings import Limits
@@ -42,7 +43,12 @@ class Engine:
             raise BadSetting(f"the model has {self.classes} classes, found {len(names)} names; give one for each")
         self.names = tuple(names) or tuple(str(label) for label in range(self.classes))
         self.events = Events()
-        self.writer = Writer(adapter, StateFolder(state, keep=self.limits.keep), self.limits, self.events)
+        self.claim = Claim(state)
+        try:
+            self.writer = Writer(adapter, StateFolder(state, keep=self.limits.keep), self.limits, self.events)
+        except BaseException:
+            self.claim.release()
+            raise
         self.reader = Reader(self._predict, self.limits)
         self.predicted = 0
 
@@ -55,6 +61,7 @@ class Engine:
         """Answer what waits, save the state, stop both threads."""
         self.reader.close()
         self.writer.close()
+        self.claim.release()
 
     def __enter__(self) -> "Engine":
         self.start()
