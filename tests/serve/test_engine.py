@@ -94,8 +94,14 @@ def test_no_image_is_predicted_twice(make: Make, monkeypatch: pytest.MonkeyPatch
         for seed in range(4):
             engine.submit(images(8, seed)).result(10)
             until(learned(engine, 8 * (seed + 1)))
-    assert seen == [8], "only a new learner's first batch, by the learner itself"
-    assert engine.writer.published.version == 4
+        assert seen == [8], "only a new learner's first batch, by the learner itself"
+        assert engine.writer.published.version == 4
+        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        engine.writer.inbox.ask(engine.writer.rollback).result(10)
+        for seed in range(2):
+            engine.submit(images(8, seed)).result(10)
+            until(learned(engine, 40 + 8 * seed))
+    assert seen == [8, 8], "and the first after a rollback, which may come from the state left behind"
 
 
 def test_a_model_that_insists_on_a_layout_learns_before_and_after_a_reset(tmp_path: Path) -> None:

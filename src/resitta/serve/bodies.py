@@ -12,6 +12,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
+from resitta.serve.traffic import Take
 
 RAW = ("image/jpeg", "image/png", "image/webp", "application/x-npy", "application/octet-stream")
 JSON = "application/json"
@@ -29,21 +30,21 @@ class Base64Images(BaseModel):
     images: Annotated[list[Base64], Field(min_length=1)]
 
 
-async def payloads(request: Request, limits: Limits) -> list[bytes]:
-    """Read a request and return the bytes of each image in it."""
+async def payloads(request: Request, limits: Limits, take: Take) -> list[bytes]:
+    """Read a request and return the bytes of each image in it; `take` counts what arrives."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (*RAW, JSON, MULTIPART):
         known = ", ".join((*RAW, MULTIPART, JSON))
         raise Refused(415, f"Content-Type must be one of {known}, found {kind[:60]!r}", close=True)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "send the body without a Content-Encoding; images are compressed already", close=True)
-    body = await read_body(request, limits)
+    body = await read_body(request, limits, take)
     if kind == MULTIPART:
         return await _parts(request.headers, body, limits)
     return _texts(body, limits) if kind == JSON else [body]
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits, take: Take) -> bytes:
     """Collect the body, but neither more bytes nor for longer than allowed."""
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > limits.max_body:
@@ -52,6 +53,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for chunk in request.stream():
+                take(len(chunk))
                 body += chunk
                 if len(body) > limits.max_body:
                     raise _too_long(limits)

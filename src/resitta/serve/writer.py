@@ -164,8 +164,9 @@ class Writer:
 
     def _start_over(self) -> None:
         """Publish and save another state, so that a restart does not bring back the one left behind."""
-        self.inbox.empty()
+        self._met = None  # what was predicted a moment ago is from the state left behind
         self._publish()
+        self.inbox.empty()
         self._save()
 
     def _look_and_save(self) -> None:
