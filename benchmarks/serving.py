@@ -199,18 +199,22 @@ def under_load(
         server.settled()
         memory = [server.memory_mb()]
         adapting, paused = Tally(), Tally()
+        pairs: list[float] = []
         for number in range(-(-requests // block)):
             offset = number * block % len(pictures)
             order = pictures[offset:] + pictures[:offset]
+            medians = {}
             for control, tally in (("/resume", adapting), ("/pause", paused))[:: 1 if number % 2 else -1]:
                 server.post(control)
                 found = asyncio.run(clients(server.port, order, block, many, rate=rate))
+                medians[control] = found.milliseconds(0.5)
                 tally.latencies += found.latencies
                 tally.learned += found.learned
                 tally.outcomes += found.outcomes
                 if control == "/resume":
                     server.settled()
             memory.append(server.memory_mb())
+            pairs.append(round(medians["/resume"] / medians["/pause"], 3))
             print(f"block {number + 1}: p50 {adapting.milliseconds(0.5)} / {paused.milliseconds(0.5)} ms", flush=True)
         stats = server.settled()
         status = server.stop()
@@ -222,6 +226,7 @@ def under_load(
         "with_adaptation": summary(adapting),
         "without_adaptation": summary(paused),
         "p50_ratio": round(ratio, 3),
+        "p50_ratio_of_each_pair_of_blocks": pairs,
         "learned": {
             "answers_say": adapting.learned + warm.learned,
             "stats_say": stats["learned"],
