@@ -2,9 +2,10 @@
 
     python benchmarks/serving.py
 
-Starts `resitta serve demo` in a process of its own, sends PNG images of corrupted digits from concurrent clients, each
-waiting for its answer, and writes a record. Blocks with and without adaptation alternate, so that both see the same
-machine. Every image must be accounted for: by the clients, by /stats and by the memory of samples in the last snapshot.
+Starts `resitta serve demo` in a process of its own, as it comes and once without its guard, sends PNG images of
+corrupted digits from concurrent clients, each waiting for its answer, and writes a record. Blocks with and without
+adaptation alternate, so that both see the same machine. Every image must be accounted for: by the clients, by /stats
+and by the memory of samples in the last snapshot.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000, help="with adaptation; as many without")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rate", type=float, default=240, help="requests per second of clients like cameras")
-    parser.add_argument("--block", type=int, default=1_000)
+    parser.add_argument("--block", type=int, default=500)
     parser.add_argument("--out", type=Path, default=RECORD)
     args = parser.parse_args()
     pictures = png_stream(2_000)
@@ -59,6 +60,7 @@ def main() -> None:
             "torch": torch.__version__,
         },
         "load": under_load(pictures, args.requests, args.clients, args.block, math.inf),
+        "load_no_guard": under_load(pictures, args.requests, args.clients, args.block, math.inf, "--no-guard"),
         "cameras": under_load(pictures, args.requests, args.clients, args.block, args.rate),
         "kill": under_kill(pictures, args.clients),
     }
@@ -85,7 +87,6 @@ class Server:
 
     def __init__(self, state: Path, port: int, *options: str) -> None:
         command = [sys.executable, "-m", "resitta.cli", "serve", "demo", "--state", str(state), "--port", str(port)]
-        command.append("--no-guard")  # the cost of adaptation alone
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         environment = os.environ | {"RESITTA_TOKEN": TOKEN}
@@ -188,26 +189,32 @@ async def clients(port: int, pictures: list[bytes], count: int, many: int, *, ra
     return tally
 
 
-def under_load(pictures: list[bytes], requests: int, many: int, block: int, rate: float) -> dict[str, Any]:
+def under_load(
+    pictures: list[bytes], requests: int, many: int, block: int, rate: float, *options: str
+) -> dict[str, Any]:
     """Alternate blocks with and without adaptation and account for every image."""
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder), free_port())
+        server = Server(Path(folder), free_port(), *options)
         warm = asyncio.run(clients(server.port, pictures, 500, many))
         server.settled()
         memory = [server.memory_mb()]
         adapting, paused = Tally(), Tally()
+        pairs: list[float] = []
         for number in range(-(-requests // block)):
             offset = number * block % len(pictures)
             order = pictures[offset:] + pictures[:offset]
+            medians = {}
             for control, tally in (("/resume", adapting), ("/pause", paused))[:: 1 if number % 2 else -1]:
                 server.post(control)
                 found = asyncio.run(clients(server.port, order, block, many, rate=rate))
+                medians[control] = found.milliseconds(0.5)
                 tally.latencies += found.latencies
                 tally.learned += found.learned
                 tally.outcomes += found.outcomes
                 if control == "/resume":
                     server.settled()
             memory.append(server.memory_mb())
+            pairs.append(round(medians["/resume"] / medians["/pause"], 3))
             print(f"block {number + 1}: p50 {adapting.milliseconds(0.5)} / {paused.milliseconds(0.5)} ms", flush=True)
         stats = server.settled()
         status = server.stop()
@@ -219,6 +226,7 @@ def under_load(pictures: list[bytes], requests: int, many: int, block: int, rate
         "with_adaptation": summary(adapting),
         "without_adaptation": summary(paused),
         "p50_ratio": round(ratio, 3),
+        "p50_ratio_of_each_pair_of_blocks": pairs,
         "learned": {
             "answers_say": adapting.learned + warm.learned,
             "stats_say": stats["learned"],

@@ -59,7 +59,7 @@ class FakeRay:
 
 
 def report(writer: str = "first", version: int = 3) -> Report:
-    return Report(writer, version, {}, False, Counters(offered=5, learned=5), Stats(5, 0, 0.0, None, {}), [])
+    return Report(writer, version, {}, False, Counters(offered=5, learned=5), Stats(5, 0, 0.0, None, {}), [], 0)
 
 
 def writer_actor() -> Actor:

@@ -1,3 +1,5 @@
+import errno
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +41,13 @@ def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Mak
             assert torch.allclose(answer.logits, plain(batch), atol=1e-5)
             until(learned(engine, 8 * (seed + 1)))
             assert engine.writer.published.version == plain.stats.updates
-    assert engine.adapter.stats == plain.stats
+    found, expected = engine.adapter.stats, plain.stats
+    assert found.bank is not None
+    assert expected.bank is not None
+    assert (found.samples, found.updates) == (expected.samples, expected.updates)
+    assert found.bank.per_class == expected.bank.per_class
+    assert found.mean_entropy == pytest.approx(expected.mean_entropy)
+    assert found.drift == pytest.approx(expected.drift)
 
 
 def test_predictions_never_wait_for_an_update(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +79,48 @@ def test_a_published_network_never_changes(make: Make) -> None:
         until(lambda: engine.writer.published.version == 4)
         assert torch.equal(before.network(images(4)), expected)
         assert not torch.equal(engine.submit(images(4)).result(10).logits, expected)
+
+
+def test_no_image_is_predicted_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make(update_every=8)
+    plain, seen = engine.adapter.learner.predict, []
+
+    def predict(batch: torch.Tensor) -> torch.Tensor:
+        seen.append(len(batch))
+        return plain(batch)
+
+    monkeypatch.setattr(engine.adapter.learner, "predict", predict)
+    with engine:
+        for seed in range(4):
+            engine.submit(images(8, seed)).result(10)
+            until(learned(engine, 8 * (seed + 1)))
+        assert seen == [8], "only a new learner's first batch, by the learner itself"
+        assert engine.writer.published.version == 4
+        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        engine.writer.inbox.ask(engine.writer.rollback).result(10)
+        for seed in range(2):
+            engine.submit(images(8, seed)).result(10)
+            until(learned(engine, 40 + 8 * seed))
+    assert seen == [8, 8], "and the first after a rollback, which may come from the state left behind"
+
+
+def test_a_model_that_insists_on_a_layout_learns_before_and_after_a_reset(tmp_path: Path) -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bn, self.head = nn.BatchNorm2d(3), nn.Linear(3 * SIZE * SIZE, 5)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(self.bn(images).view(len(images), -1))
+            return logits
+
+    with Engine(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as engine:
+        for _ in range(2):
+            for _ in range(3):
+                engine.submit(images(8)).result(10)
+                until(lambda: engine.writer.inbox.counters.waiting == 0)
+            assert engine.adapter.stats.updates == 3, engine.events.newest()
+            engine.writer.inbox.ask(engine.writer.reset).result(10)
 
 
 def test_a_full_learning_queue_drops_and_counts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +202,66 @@ def test_the_state_is_saved_from_time_to_time(make: Make) -> None:
     with make(update_every=8, limits=Limits(save_every=0.05, learn_batch=8)) as engine:
         engine.submit(images(8)).result(10)
         until(lambda: engine.writer.folder.versions() == [1])
+
+
+def test_a_save_that_fails_is_told_and_tried_again(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with engine:
+        with monkeypatch.context() as disk:
+            disk.setattr("resitta.state.atomic.os.fsync", raiser(full))
+            engine.submit(images(8)).result(10)
+            until(lambda: engine.stats()["failed_saves"] >= 3)
+            with pytest.raises(Refused, match="could not be saved"):
+                engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+            engine.submit(images(8, 1)).result(10)
+            until(learned(engine, 16))  # it goes on adapting
+            assert engine.ready
+            assert engine.writer.folder.versions() == []
+        until(lambda: engine.writer.folder.versions() == [2])
+        until(lambda: len(engine.events.newest()) == 2)
+    assert "make room on the disk" in caplog.text
+    again, failed = engine.events.newest()
+    assert again.text == "saving works again, version 2 saved"
+    assert failed.kind == "failure"
+    assert "the state is not saved" in failed.text
+
+
+def test_a_state_folder_that_was_removed_is_made_again(make: Make, tmp_path: Path) -> None:
+    with make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8)) as engine:
+        until(engine.writer.folder.versions)
+        shutil.rmtree(tmp_path)
+        engine.submit(images(8)).result(10)
+        until(lambda: engine.writer.folder.versions() == [1])
+
+
+def test_a_reset_that_cannot_be_saved_is_done_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make(update_every=8) as engine:
+        engine.submit(images(8)).result(10)
+        until(learned(engine, 8))
+        monkeypatch.setattr("resitta.state.atomic.os.fsync", raiser(MemoryError()))
+        assert engine.writer.inbox.ask(engine.writer.reset).result(10) == 2
+        assert engine.adapter.samples == 0
+        assert engine.stats()["failed_saves"] == 1
+        assert engine.stats()["events"][1]["kind"] == "failure"
+
+
+def raiser(error: BaseException) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_two_engines_never_share_a_folder(make: Make, tmp_path: Path) -> None:
+    with make() as engine:
+        with pytest.raises(BadSetting, match="another service keeps its state"):
+            make()
+        assert engine.ready
+    with make() as engine:
+        assert engine.ready
 
 
 def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

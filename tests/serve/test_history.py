@@ -20,3 +20,16 @@ def test_seconds_are_summed_and_forgotten() -> None:
     assert history.class_mix(last=2) == {2: 1}
     now = 1011.5
     assert [point["time"] for point in history.points()] == [1005]
+
+
+def test_a_second_that_is_over_costs_no_memory_and_no_time() -> None:
+    now = 1000.0
+    history = History(clock=lambda: now)
+    for latency in (0.01, 0.02, 0.06):
+        history.add(np.array([1]), np.array([0.5]), np.array([1.0]), latency=latency)
+    (before,) = history.points()
+    now = 1001.0
+    history.add(np.array([1]), np.array([0.5]), np.array([1.0]), latency=0.5)
+    assert history.points()[0] == before
+    assert history.points()[0] is history.points()[0]
+    assert [len(second.latencies) for second in history._seconds] == [0, 1]

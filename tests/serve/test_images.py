@@ -42,6 +42,14 @@ def test_pictures_of_the_right_size_stay_as_they_are(kind: str) -> None:
     assert torch.allclose(found[0], torch.from_numpy(expected).permute(2, 0, 1).float())
 
 
+def test_pictures_of_16_bits_are_scaled() -> None:
+    shades = np.linspace(0, 65_535, 100).reshape(10, 10)
+    file = io.BytesIO()
+    Image.fromarray(shades.astype(np.uint16)).save(file, "PNG")
+    found = Decoder(size=10)([file.getvalue()])[0]
+    assert torch.allclose(found, torch.tensor(shades / 65_535).float().expand(3, -1, -1), atol=1 / 255)
+
+
 def test_crop_takes_the_centre_and_stretch_takes_all() -> None:
     pixels = np.zeros((80, 160, 3), np.uint8)
     pixels[5:75, 45:115] = 255  # the central square of 7/8 of the shorter side
@@ -81,7 +89,7 @@ def test_pixels_of_all_images_count_together() -> None:
 
 
 def test_too_many_images_are_refused() -> None:
-    assert refusal(*[picture()] * 5).status == 413
+    assert refusal(*[picture()] * 5).status == 400
     assert refusal(array(np.zeros((5, 10, 10, 3), np.uint8))).status == 400
 
 

@@ -19,9 +19,9 @@ def test_every_image_is_accounted_for_whatever_happens(events: list[tuple[str, i
     inbox = Inbox(room=12, batch=5)
     for event, count in events:
         if event == "offer":
-            assert 0 <= inbox.offer(torch.zeros(count, 1)) <= count
+            assert 0 <= inbox.offer(torch.zeros(count, 1), torch.zeros(count, 2)) <= count
         elif event == "take" and (taken := inbox.take()) is not None:
-            inbox.settle(learned=len(taken))
+            inbox.settle(learned=len(taken[0]))
         elif event == "empty":
             inbox.empty()
         elif event == "record":
@@ -35,20 +35,34 @@ def test_every_image_is_accounted_for_whatever_happens(events: list[tuple[str, i
 def test_images_come_out_in_their_order_each_once() -> None:
     inbox = Inbox(room=100, batch=4)
     for start in (0, 3, 5):
-        inbox.offer(torch.arange(start, start + (5 - start if start == 3 else 3)).view(-1, 1))
+        numbers = torch.arange(start, start + (5 - start if start == 3 else 3)).view(-1, 1)
+        inbox.offer(numbers, -numbers)
     found = []
     while (taken := inbox.take()) is not None:
-        found += taken.flatten().tolist()
-        inbox.settle(learned=len(taken))
+        images, logits = taken
+        assert logits is not None
+        assert torch.equal(logits, -images)
+        found += images.flatten().tolist()
+        inbox.settle(learned=len(images))
     assert found == list(range(8))
     assert inbox.counters.learned == 8
 
 
+def test_logits_come_out_only_if_all_images_of_a_batch_have_them() -> None:
+    inbox = Inbox(room=9, batch=4)
+    inbox.offer(torch.zeros(2, 1), torch.ones(2, 5))
+    inbox.offer(torch.zeros(1, 1))
+    taken = inbox.take()
+    assert taken is not None
+    assert taken[0].shape == (3, 1)
+    assert taken[1] is None
+
+
 def test_images_taken_still_need_room() -> None:
     inbox = Inbox(room=4, batch=4)
-    inbox.offer(torch.zeros(4, 1))
+    inbox.offer(torch.zeros(4, 1), torch.zeros(4, 2))
     inbox.take()
-    assert inbox.offer(torch.zeros(1, 1)) == 0
+    assert inbox.offer(torch.zeros(1, 1), torch.zeros(1, 2)) == 0
     assert inbox.counters.dropped == 1
 
 
@@ -62,9 +76,9 @@ def test_a_whole_batch_or_a_task_wakes_the_writer() -> None:
 
     thread = threading.Thread(target=sleep)
     thread.start()
-    inbox.offer(torch.zeros(3, 1))
+    inbox.offer(torch.zeros(3, 1), torch.zeros(3, 2))
     assert not woken.wait(0.05)
-    inbox.offer(torch.zeros(1, 1))
+    inbox.offer(torch.zeros(1, 1), torch.zeros(1, 2))
     assert woken.wait(5)
     thread.join()
 

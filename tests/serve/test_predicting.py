@@ -70,6 +70,19 @@ def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine
         assert line in metrics
 
 
+def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Engine) -> None:
+    assert post(client, picture()).status_code == 200
+    plain = engine.reader.predict
+    engine.reader.predict = lambda images: (torch.full((len(images), 5), torch.nan), 0, 0)
+    answer = post(client, picture())
+    engine.reader.predict = plain
+    assert answer.status_code == 500
+    assert "not finite" in answer.json()["error"]
+    assert post(client, picture()).status_code == 200
+    assert sum(point["images"] for point in client.get("/history").json()["points"]) == 2
+    assert "nan" not in client.get("/metrics").text.lower()
+
+
 def test_health_and_readiness(client: httpx.Client) -> None:
     assert client.get("/health").json() == {"status": "alive"}
     assert client.get("/ready").json() == {"status": "ready"}

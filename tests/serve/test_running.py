@@ -103,6 +103,26 @@ def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
     assert adapter.samples == stats["adapter"]["samples"] + 20
 
 
+def test_a_second_service_on_the_same_state_is_refused_until_the_first_is_gone(
+    start: Callable[[], Process], tmp_path: Path
+) -> None:
+    first = start()
+    command = [sys.executable, "-m", "resitta.cli", "serve", f"{tmp_path / 'model.py'}:make", "--size", "10"]
+    second = subprocess.run(
+        [*command, "--state", str(tmp_path / "state"), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode != 0
+    assert "another service keeps its state" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert first.ready()
+    first.stop(signal.SIGKILL)  # leaves the file, but not its lock
+    assert start().ready()
+
+
 def test_a_port_in_use_is_refused_with_a_sentence() -> None:
     with listen("127.0.0.1", 0) as taken:
         taken.listen()

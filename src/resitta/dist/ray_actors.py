@@ -22,10 +22,11 @@ from resitta.dist.cluster import enter
 from resitta.errors import require
 from resitta.serve.events import Event, Events
 from resitta.serve.inbox import Counters
+from resitta.serve.published import Published, exported
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Published, Writer, exported
+from resitta.serve.writer import Writer
 from resitta.stats import Stats
 
 FOLLOW_EVERY = 0.1
@@ -58,6 +59,7 @@ class Report:
     counters: Counters
     stats: Stats
     events: list[Event]
+    failed_saves: int
 
 
 def changes(source: nn.Module, adapted: nn.Module) -> dict[str, Tensor]:
@@ -110,7 +112,8 @@ class WriterActor:
         writer = self.writer
         counters, events = writer.inbox.counters, writer.events.newest()
         version, readers = writer.published.version, dict(self.readers)
-        return Report(self.name, version, readers, writer.inbox.paused, counters, writer.stats, events)
+        rest = (counters, writer.stats, events, writer.failed_saves)
+        return Report(self.name, version, readers, writer.inbox.paused, *rest)
 
     def do(self, task: str, *arguments: Any) -> tuple[Any, tuple[int, str] | None]:
         """Do a task of the `Writer`, in its turn; return its result, or the status and sentence of a refusal."""

@@ -16,11 +16,11 @@ from resitta.components.network import Network
 from resitta.dist.ray_actors import Report
 from resitta.serve.events import Events
 from resitta.serve.inbox import Counters
+from resitta.serve.published import Published
 from resitta.serve.reader import Answer, Reader
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Published
 from resitta.stats import Stats
 
 T = TypeVar("T")
@@ -97,6 +97,11 @@ class RemoteWriter:
     def stats(self) -> Stats:
         """The adapter's statistics."""
         return self.inbox.report.stats
+
+    @property
+    def failed_saves(self) -> int:
+        """How many snapshots the present writer could not write."""
+        return self.inbox.report.failed_saves
 
     @property
     def alive(self) -> bool:

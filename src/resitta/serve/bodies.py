@@ -12,10 +12,14 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
+from resitta.serve.traffic import Take
 
 RAW = ("image/jpeg", "image/png", "image/webp", "application/x-npy", "application/octet-stream")
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
+
+
+Base64 = Annotated[str, Field(min_length=1, json_schema_extra={"format": "byte", "contentEncoding": "base64"})]
 
 
 class Base64Images(BaseModel):
@@ -23,24 +27,24 @@ class Base64Images(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    images: Annotated[list[str], Field(min_length=1)]
+    images: Annotated[list[Base64], Field(min_length=1)]
 
 
-async def payloads(request: Request, limits: Limits) -> list[bytes]:
-    """Read a request and return the bytes of each image in it."""
+async def payloads(request: Request, limits: Limits, take: Take) -> list[bytes]:
+    """Read a request and return the bytes of each image in it; `take` counts what arrives."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (*RAW, JSON, MULTIPART):
         known = ", ".join((*RAW, MULTIPART, JSON))
         raise Refused(415, f"Content-Type must be one of {known}, found {kind[:60]!r}", close=True)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "send the body without a Content-Encoding; images are compressed already", close=True)
-    body = await read_body(request, limits)
+    body = await read_body(request, limits, take)
     if kind == MULTIPART:
         return await _parts(request.headers, body, limits)
     return _texts(body, limits) if kind == JSON else [body]
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
+async def read_body(request: Request, limits: Limits, take: Take) -> bytes:
     """Collect the body, but neither more bytes nor for longer than allowed."""
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > limits.max_body:
@@ -49,6 +53,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for chunk in request.stream():
+                take(len(chunk))
                 body += chunk
                 if len(body) > limits.max_body:
                     raise _too_long(limits)
@@ -70,9 +75,8 @@ async def _parts(headers: Headers, body: bytes, limits: Limits) -> list[bytes]:
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        status = 413 if "maximum" in error.message else 400
         advice = f"send up to {limits.max_images} files, and no other fields"
-        raise Refused(status, f"the multipart body cannot be read: {error.message.rstrip('.')}; {advice}") from None
+        raise Refused(400, f"the multipart body cannot be read: {error.message.rstrip('.')}; {advice}") from None
     except Exception as error:  # its parser trips over some malformed bodies
         raise Refused(400, f"the multipart body is damaged ({type(error).__name__}); send it anew") from error
     try:
@@ -85,7 +89,7 @@ def _texts(body: bytes, limits: Limits) -> list[bytes]:
     try:
         texts = Base64Images.model_validate_json(body).images
         if len(texts) > limits.max_images:
-            raise Refused(413, f"a request may hold {limits.max_images} images, found {len(texts)}; send several")
+            raise Refused(400, f"a request may hold {limits.max_images} images, found {len(texts)}; send several")
         return [base64.b64decode(text, validate=True) for text in texts]
     except ValidationError as error:
         reason = error.errors()[0]["msg"]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resitta.adapter import Adapter
 from resitta.errors import BadSetting
+from resitta.serve.claim import Claim
 from resitta.serve.events import Events
 from resitta.serve.reader import Answer, Reader
 from resitta.serve.settings import Limits
@@ -42,7 +43,12 @@ class Engine:
             raise BadSetting(f"the model has {self.classes} classes, found {len(names)} names; give one for each")
         self.names = tuple(names) or tuple(str(label) for label in range(self.classes))
         self.events = Events()
-        self.writer = Writer(adapter, StateFolder(state, keep=self.limits.keep), self.limits, self.events)
+        self.claim = Claim(state)
+        try:
+            self.writer = Writer(adapter, StateFolder(state, keep=self.limits.keep), self.limits, self.events)
+        except BaseException:
+            self.claim.release()
+            raise
         self.reader = Reader(self._predict, self.limits)
         self.predicted = 0
 
@@ -55,6 +61,7 @@ class Engine:
         """Answer what waits, save the state, stop both threads."""
         self.reader.close()
         self.writer.close()
+        self.claim.release()
 
     def __enter__(self) -> "Engine":
         self.start()
@@ -96,6 +103,7 @@ class Engine:
                 "drift": adapted.drift,
             },
             "snapshots": writer.folder.versions(),
+            "failed_saves": writer.failed_saves,
             "events": [vars(event) for event in self.events.newest()],
             "names": self.names,
             "size": self.size,
@@ -104,13 +112,13 @@ class Engine:
     def _predict(self, images: Tensor) -> tuple[Tensor, int, int]:
         """Predict in the reader's thread: from the published copy, or through the writer where there can be none."""
         published = self.writer.published
-        moved = images.to(self.device)
+        moved = images.to(self.device, self.adapter.source.dtype)
         if published.network is None:
             logits, version, learned = self.writer.inbox.ask(partial(self.writer.step, moved)).result()
         else:
             with torch.inference_mode():
                 logits = published.network(moved)
-            version, learned = published.version, self.writer.inbox.offer(images)
+            version, learned = published.version, self.writer.inbox.offer(images, logits)
         self.predicted += len(images)
         return logits, version, learned
 

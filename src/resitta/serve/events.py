@@ -3,9 +3,13 @@
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from resitta.events import GuardFired
+from resitta.watch import Watcher
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
 
 Kind = Literal["control", "guard", "failure"]
 
@@ -19,8 +23,8 @@ class Event:
     text: str
 
 
-class Events:
-    """The last events. Any thread may add one.
+class Events(Watcher):
+    """The last events. Any thread may add one; as a watcher it adds what a guard does.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -35,8 +39,8 @@ class Events:
         """Note that something happened now."""
         self._events.append(Event(time.time(), kind, text))
 
-    def hear(self, event: object) -> None:
-        """Note that a guard of the adapter has fired: a callback for `adapter.listen`."""
+    def notice(self, adapter: "Adapter", event: object) -> None:
+        """Note that a guard of the adapter has fired."""
         if isinstance(event, GuardFired):
             self.add("guard", _sentence(event))
 

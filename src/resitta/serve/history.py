@@ -23,9 +23,17 @@ class Second:
     confidence: float = 0.0
     labels: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+
+    def finish(self) -> None:
+        """Keep the point, and let go of the latencies it was made from."""
+        self.summary = self.point()
+        self.latencies = []
 
     def point(self) -> dict[str, Any]:
         """The second as means and quantiles; latencies in milliseconds."""
+        if self.summary is not None:
+            return self.summary
         median, late = np.percentile(self.latencies, (50, 99)) * 1000
         images = max(1, self.images)
         return {
@@ -57,6 +65,8 @@ class History:
         """Note the answer to one request."""
         now = int(self.clock())
         if not self._seconds or self._seconds[-1].time != now:
+            if self._seconds:
+                self._seconds[-1].finish()
             self._seconds.append(Second(now))
             self._forget(now)
         second = self._seconds[-1]

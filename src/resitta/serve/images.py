@@ -51,7 +51,7 @@ class Decoder:
             self._check_pixels(pixels)
             images += found
             if len(images) > self.max_images:
-                raise Refused(413, f"a request may hold {self.max_images} images, found more; send several requests")
+                raise Refused(400, f"a request may hold {self.max_images} images, found more; send several requests")
         return torch.stack(images)
 
     def _check_pixels(self, pixels: int) -> None:
@@ -65,7 +65,7 @@ class Decoder:
             with Image.open(io.BytesIO(raw), formats=FORMATS) as picture:
                 pixels = picture.width * picture.height
                 self._check_pixels(before + pixels)
-                return [self._fit(picture.convert("RGB"))], pixels
+                return [self._fit(rgb(picture))], pixels
         except UnidentifiedImageError:
             raise Refused(415, "found data that is no JPEG, PNG, WebP or npy; convert it to one of them") from None
         except Image.DecompressionBombError:
@@ -104,6 +104,17 @@ class Decoder:
         if not (floats.min() >= 0 and floats.max() <= 1):  # NaN fails both
             raise Refused(400, "float images must be finite and lie in [0, 1]; divide by 255, or send uint8")
         return list(floats.float())
+
+
+def rgb(picture: Image.Image) -> Image.Image:
+    """Three channels of 8 bits; Pillow by itself would clip pictures of 16 bits instead of scaling them.
+
+    >>> rgb(Image.fromarray(np.full((1, 1), 257 * 100, np.uint16))).getpixel((0, 0))
+    (100, 100, 100)
+    """
+    if picture.mode.startswith("I"):
+        picture = Image.fromarray((np.asarray(picture) / 257).round().astype(np.uint8))
+    return picture.convert("RGB")
 
 
 def read_npy(raw: bytes) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]]":

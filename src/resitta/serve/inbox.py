@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TypeVar
 
 import torch
@@ -33,10 +34,11 @@ class Inbox:
     """Any thread may offer images and ask for tasks; one thread takes them.
 
     >>> inbox = Inbox(room=2, batch=64)
-    >>> inbox.offer(torch.rand(3, 3, 8, 8))
+    >>> inbox.offer(torch.rand(3, 3, 8, 8), torch.rand(3, 10))
     2
-    >>> inbox.take().shape, inbox.counters
-    (torch.Size([2, 3, 8, 8]), Counters(offered=3, learned=0, dropped=1, skipped=0, waiting=2))
+    >>> images, logits = inbox.take()
+    >>> images.shape, logits.shape, inbox.counters
+    (torch.Size([2, 3, 8, 8]), torch.Size([2, 10]), Counters(offered=3, learned=0, dropped=1, skipped=0, waiting=2))
     """
 
     def __init__(self, *, room: int, batch: int) -> None:
@@ -45,12 +47,15 @@ class Inbox:
         self.counters = Counters()
         self.paused = False
         self.closed = False
-        self._images: deque[Tensor] = deque()
+        self._samples: deque[tuple[Tensor, Tensor | None]] = deque()
         self._tasks: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
 
-    def offer(self, images: Tensor) -> int:
-        """Queue images as far as there is room, and return how many were taken. Never waits for the writer."""
+    def offer(self, images: Tensor, logits: Tensor | None = None) -> int:
+        """Queue images as far as there is room, and return how many were taken. Never waits for the writer.
+
+        `logits`: what was predicted of them; without, the writer predicts them anew.
+        """
         with self._wake:
             count = len(images)
             if self.paused:
@@ -58,7 +63,8 @@ class Inbox:
                 return 0
             taken = min(count, self.room - self.counters.waiting)
             self._count(offered=count, waiting=taken, dropped=count - taken)
-            self._images.extend(images[:taken])
+            known = repeat(None, taken) if logits is None else logits[:taken]
+            self._samples.extend(zip(images[:taken], known, strict=True))
             if self._batch_waits():  # single images do not wake the writer: full batches cost the least
                 self._wake.notify()
             return taken
@@ -94,12 +100,19 @@ class Inbox:
             self._tasks.clear()
             return found
 
-    def take(self) -> Tensor | None:
-        """Take a batch of those that wait the longest; they count as waiting until they are settled."""
+    def take(self) -> tuple[Tensor, Tensor | None] | None:
+        """Take images that wait the longest and, if all have them, their logits.
+
+        They count as waiting until they are settled.
+        """
         with self._wake:
-            if not self._images or self.closed:
+            if not self._samples or self.closed:
                 return None
-            return torch.stack([self._images.popleft() for _ in range(min(self.batch, len(self._images)))])
+            samples = [self._samples.popleft() for _ in range(min(self.batch, len(self._samples)))]
+        logits = [predicted for _, predicted in samples if predicted is not None]
+        return torch.stack([image for image, _ in samples]), torch.stack(logits) if len(logits) == len(
+            samples
+        ) else None
 
     def settle(self, *, learned: int = 0, skipped: int = 0) -> None:
         """Say what became of images that were taken."""
@@ -114,8 +127,8 @@ class Inbox:
     def empty(self) -> None:
         """Forget the images that wait."""
         with self._wake:
-            self._count(skipped=len(self._images), waiting=-len(self._images))
-            self._images.clear()
+            self._count(skipped=len(self._samples), waiting=-len(self._samples))
+            self._samples.clear()
 
     def close(self) -> None:
         """Take no further tasks and wake the writer for the last time."""
@@ -124,7 +137,7 @@ class Inbox:
             self._wake.notify()
 
     def _batch_waits(self) -> bool:
-        return len(self._images) >= self.batch
+        return len(self._samples) >= self.batch
 
     def _count(self, **changes: int) -> None:
         now = self.counters

@@ -30,6 +30,7 @@ class EngineCollector(Collector):
         yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=engine.predicted)
         for name, text in COUNTED.items():
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
+        yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=writer.failed_saves)
         gauges = {
             "resitta_waiting_to_learn": ("Images in the learning queue.", counters.waiting),
             "resitta_waiting_for_prediction": ("Images in the request queue.", engine.reader.waiting),

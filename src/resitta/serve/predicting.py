@@ -19,6 +19,7 @@ from resitta.serve.metrics import Metrics
 from resitta.serve.reader import Answer
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Resize
+from resitta.serve.traffic import Traffic
 from resitta.serve.waiting import result
 
 DECODERS = 2
@@ -31,6 +32,7 @@ class Predicting:
     def __init__(self, engine: Engine, resize: Resize) -> None:
         self.engine = engine
         self.limits = engine.limits
+        self.traffic = Traffic(self.limits.max_bodies)
         self.history = History()
         self.metrics = Metrics(engine)
         self.decode = Decoder(
@@ -41,8 +43,8 @@ class Predicting:
     def routes(self) -> APIRouter:
         """Give every method its path."""
         router = APIRouter()
-        answers = {200: {"model": schema.Predictions}, **schema.refusals(400, 403, 408, 413, 415, 429, 503)}
-        router.post("/predict", responses=answers, openapi_extra=schema.IMAGES)(self.predict)
+        answers = {200: {"model": schema.Predictions}, **schema.refusals(400, 403, 408, 413, 415, 429, 500, 503)}
+        router.post("/predict", responses=answers, openapi_extra=schema.images(self.limits))(self.predict)
         router.get("/health", response_model=schema.Status)(self.health)
         router.get("/ready", response_model=schema.Status, responses=schema.refusals(503))(self.ready)
         router.get("/stats")(self.stats)
@@ -53,8 +55,10 @@ class Predicting:
     async def predict(self, request: Request) -> Response:
         """Predict one or many images: JPEG, PNG, WebP or npy bytes, multipart files, or base64 in JSON."""
         start = time.perf_counter()
-        found = await payloads(request, self.limits)
-        images = await asyncio.get_running_loop().run_in_executor(self.decoders, self.decode, found)
+        with self.traffic.request() as take:
+            found = await payloads(request, self.limits, take)
+            images = await asyncio.get_running_loop().run_in_executor(self.decoders, self.decode, found)
+            del found  # answered later, but not held any longer
         answer = await result(self.engine.submit(images), self.limits.answer_timeout)
         return self._reply(answer, start)
 
@@ -85,6 +89,8 @@ class Predicting:
         """Turn logits into an answer, and note it."""
         logits, names = answer.logits.double(), self.engine.names
         probabilities, entropies = logits.softmax(dim=1).numpy(), entropy(logits).numpy()
+        if not np.isfinite(entropies).all():  # JSON cannot say it, and no mean over the last minutes would survive it
+            raise Refused(500, "the model's answer is not finite; look at the image and at the model")
         labels, confidences = probabilities.argmax(axis=1), probabilities.max(axis=1)
         rounded = (np.round(values, 6).tolist() for values in (confidences, entropies, probabilities))
         predictions = [

@@ -118,11 +118,11 @@ class Reader:
     def _answer(self, requests: list[_Request]) -> None:
         try:
             logits, version, learned = self.predict(torch.cat([request.images for request in requests]))
+            parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         except Exception as error:
             for request in requests:
                 request.answer.set_exception(error)
             return
-        parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         for request, part in zip(requests, parts, strict=True):
             own = min(len(part), learned)  # images are taken in their order
             learned -= own

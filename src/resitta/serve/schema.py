@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from resitta.serve.bodies import JSON, MULTIPART, RAW, Base64Images
+from resitta.serve.settings import Limits
 
 
 class Prediction(BaseModel):
@@ -56,18 +57,26 @@ class Status(BaseModel):
     status: str
 
 
-_BINARY = {"type": "string", "format": "binary"}
-_FILES = {"type": "object", "properties": {"images": {"type": "array", "items": _BINARY}}, "required": ["images"]}
-IMAGES: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            **{kind: {"schema": _BINARY} for kind in RAW},
-            MULTIPART: {"schema": _FILES},
-            JSON: {"schema": Base64Images.model_json_schema()},
-        },
+def images(limits: Limits) -> dict[str, Any]:
+    """The body of a request for predictions, as far as OpenAPI can say it: which bytes are a picture, it cannot.
+
+    >>> list(images(Limits())["requestBody"]["content"])[-2:]
+    ['multipart/form-data', 'application/json']
+    """
+    files = {"type": "array", "items": _file(), "minItems": 1, "maxItems": limits.max_images}
+    form = {"type": "object", "properties": {"images": files}, "required": ["images"], "additionalProperties": False}
+    texts = Base64Images.model_json_schema()
+    texts["properties"]["images"]["maxItems"] = limits.max_images
+    content = {
+        **{kind: {"schema": _file(kind)} for kind in RAW},
+        MULTIPART: {"schema": form},
+        JSON: {"schema": texts},
     }
-}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _file(kind: str = "application/octet-stream") -> dict[str, Any]:
+    return {"type": "string", "format": "binary", "contentMediaType": kind, "minLength": 1}
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

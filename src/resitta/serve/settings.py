@@ -21,6 +21,8 @@ class Limits:
     ----------
     max_body
         Bytes of one request.
+    max_bodies
+        Bytes of all requests at work together; further ones are answered with 429.
     max_images
         Images of one request.
     max_pixels
@@ -46,6 +48,7 @@ class Limits:
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)
+    max_bodies: int = setting(256 * 2**20, at_least=1)
     max_images: int = setting(64, at_least=1)
     max_pixels: int = setting(40_000_000, at_least=1)
     queue: int = setting(256, at_least=1)

@@ -4,42 +4,26 @@ Nobody else touches the adapter. Others put images and tasks into its inbox, and
 teacher that is replaced as a whole, never changed. So a prediction never waits for an update.
 """
 
+import logging
 import threading
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.components.network import Network
-from resitta.errors import NotExportable
+from resitta.method import Learner
 from resitta.serve.events import Events, Kind
 from resitta.serve.inbox import Inbox
+from resitta.serve.published import Publisher, absorbs
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 
+logger = logging.getLogger(__name__)
 REFRESH = 0.25
 """Seconds between two looks at the adapter's statistics, which cost too much to take after every image."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """What readers predict with; no network where the method predicts in a way that cannot be exported."""
-
-    version: int
-    network: Network | None
-
-
-def exported(adapter: Adapter) -> Network | None:
-    """A copy of the network that predicts, in its ordinary form, or None if the method has none."""
-    try:
-        model = adapter.export().requires_grad_(False)
-    except NotExportable:
-        return None
-    return adapter.source.around(model)
 
 
 class Writer:
@@ -51,9 +35,14 @@ class Writer:
         self.limits = limits
         self.events = events
         self.inbox = Inbox(room=limits.learn_queue, batch=limits.learn_batch)
-        self.published = Published(folder.recover(adapter), exported(adapter))
+        version = folder.recover(adapter)
+        self.publisher = Publisher(adapter)
+        self.published = self.publisher.publish(version)
         self.stats = adapter.stats
-        adapter.listen(events.hear)
+        adapter.watch(events)
+        self._met: Learner | None = None
+        self.failed_saves = 0
+        self._saving_fails = False
         self._saved = (self.published.version, adapter.samples)
         self._save_due = time.monotonic() + limits.save_every
         self._look_due = 0.0
@@ -105,7 +94,8 @@ class Writer:
 
     def snapshot(self) -> int:
         """Save now and return the version saved."""
-        self._save()
+        if not self._save():
+            raise Refused(503, f"version {self.published.version} could not be saved; the events in /stats say why")
         self.events.add("control", f"version {self.published.version} saved")
         return self.published.version
 
@@ -137,32 +127,46 @@ class Writer:
             self.inbox.wait(REFRESH)
             for task in self.inbox.tasks():
                 task()
-            if (images := self.inbox.take()) is not None:
-                self._learn(images)
+            if (samples := self.inbox.take()) is not None:
+                self._learn(*samples)
             self._look_and_save()
         for task in self.inbox.tasks():  # asked for in the last moment
             task()
         self._save()
 
-    def _learn(self, images: Tensor) -> None:
+    def _learn(self, images: Tensor, logits: Tensor | None) -> None:
         before = self.adapter.learner.updates
         try:
-            self.adapter(images.to(self.adapter.source.device))
+            self._teach(images, logits)
+            if self.adapter.learner.updates != before:
+                self._publish()
         except Exception as error:  # such as memory that ran out: go on predicting from what was published
+            logger.exception("learning failed and is paused")
             self.inbox.settle(skipped=len(images))
             self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
             return
-        if self.adapter.learner.updates != before:
-            self._publish()
         self.inbox.settle(learned=len(images))
 
+    def _teach(self, images: Tensor, logits: Tensor | None) -> None:
+        """Learn from what was predicted already, where that is known and the learner can."""
+        source, learner = self.adapter.source, self.adapter.learner
+        images = images.to(source.device, source.dtype)
+        # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
+        if logits is None or learner is not self._met or not absorbs(learner):
+            self.adapter(images)
+            self._met = learner
+            return
+        with self.adapter.turn:
+            self.adapter.learn(images, logits.to(source.device))
+
     def _publish(self) -> None:
-        self.published = Published(self.published.version + 1, exported(self.adapter))
+        self.published = self.publisher.publish(self.published.version + 1)
 
     def _start_over(self) -> None:
         """Publish and save another state, so that a restart does not bring back the one left behind."""
-        self.inbox.empty()
+        self._met = None  # what was predicted a moment ago is from the state left behind
         self._publish()
+        self.inbox.empty()
         self._save()
 
     def _look_and_save(self) -> None:
@@ -173,9 +177,25 @@ class Writer:
         if now >= self._save_due:
             self._save()
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Save what is new. A failure, such as a full disk, is told, and the next save that is due tries again."""
+        self._save_due = time.monotonic() + self.limits.save_every
+        try:
+            self._write()
+        except Exception as error:  # whatever it is, learning does not depend on it
+            self.failed_saves += 1
+            logger.error("the state was not saved, the service goes on: %s", error)
+            if not self._saving_fails:  # an event when it begins, lest a full disk pushes all others out
+                self.events.add("failure", f"the state is not saved: {error}"[:300])
+            self._saving_fails = True
+            return False
+        if self._saving_fails:
+            self.events.add("control", f"saving works again, version {self.published.version} saved")
+        self._saving_fails = False
+        return True
+
+    def _write(self) -> None:
         state = (self.published.version, self.adapter.samples)
         if state != self._saved or not self.folder.versions():
             self.folder.save(self.adapter, self.published.version)
             self._saved = state
-        self._save_due = time.monotonic() + self.limits.save_every
