@@ -23,6 +23,9 @@ from resitta.serve.security import find_token, new_token
 from resitta.serve.settings import Limits, Resize
 from resitta.terminal import bars, console
 
+LASTING: dict[str, dict[str, Any]] = {"resitta": {"anchor": 0.1}}
+"""Settings of methods that a service has and a benchmark has not: its stream has no end."""
+
 
 def make_adapter(
     model: str,
@@ -37,7 +40,7 @@ def make_adapter(
 ) -> Adapter:
     """Build the model and the adapter around it."""
     network = _demo_network() if model == "demo" else create_model(model, checkpoint)
-    options = parse_settings(settings, [method])[method]
+    options = {**LASTING.get(method, {}), **parse_settings(settings, [method])[method]}
     return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, guard=guard, **options)
 
 

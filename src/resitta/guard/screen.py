@@ -17,7 +17,8 @@ def contrast(images: Tensor) -> Tensor:
     >>> contrast(torch.tensor([[[[0.0, 1.0]]], [[[0.5, 0.5]]]]))
     tensor([0.5000, 0.0000])
     """
-    return images.var(dim=(2, 3), correction=0).mean(dim=1).sqrt()
+    deviation = images - images.mean(dim=(2, 3), keepdim=True)  # many times faster on a CPU than torch's var
+    return deviation.square().mean(dim=(1, 2, 3)).sqrt()
 
 
 def is_noise(images: Tensor) -> Tensor:
