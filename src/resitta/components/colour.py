@@ -138,5 +138,5 @@ def _one_step_each(images: Tensor, factors: Tensor, step: Tensor) -> Tensor:
     for index, (adjust, _, _) in enumerate(JITTER):
         rows = (step == index).nonzero().squeeze(1)
         here = rows.to(images.device, non_blocking=True)
-        out[here] = adjust(images[here], factors[rows.to(factors.device), index])
+        out[here] = adjust(images[here], factors[rows.to(factors.device, non_blocking=True), index])
     return out

@@ -107,6 +107,7 @@ class Replay(nn.Module):
             reason = str(error).partition("\n")[0]
             logger.info("%s is not recorded as a CUDA graph: %s", function.__name__, reason)
             torch.cuda.synchronize()
+            self._pool = None  # a recording broken off may have left something in it
             return None
         return Recording(graph, places, result)
 
