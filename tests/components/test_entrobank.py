@@ -24,11 +24,8 @@ class Sample:
 class LiteralBank:
     """Algorithm 1 on a list of samples, line by line."""
 
-    def __init__(
-        self, capacity: int, forget_age: int, mature_age: int, *rules: bool, expire_age: int | None = None
-    ) -> None:
+    def __init__(self, capacity: int, forget_age: int, mature_age: int, *rules: bool) -> None:
         self.capacity, self.forget_age, self.mature_age = capacity, forget_age, mature_age
-        self.expire_age = expire_age
         self.drop_outdated, self.drop_overconfident, self.compare_uncertainty = rules
         self.generator = torch.Generator().manual_seed(0)
         self.samples: list[Sample] = []
@@ -42,9 +39,6 @@ class LiteralBank:
             self.samples[self.samples.index(leaving)] = new
 
     def leaving(self, new: Sample) -> Sample | None:
-        oldest = max(self.samples, key=lambda s: s.age)
-        if self.expire_age is not None and oldest.age >= self.expire_age:
-            return oldest
         labels = [sample.label for sample in self.samples]
         most = max(labels.count(label) for label in labels)
         dominant = [sample for sample in self.samples if labels.count(sample.label) == most]
@@ -89,15 +83,15 @@ def stored_after(bank: EntroBank, *newcomers: tuple[int, float]) -> list[int]:
 @given(
     samples=STREAMS,
     capacity=st.integers(1, 8),
-    ages=st.tuples(st.integers(1, 12), st.integers(1, 20), st.none() | st.integers(1, 30)),
+    ages=st.tuples(st.integers(1, 12), st.integers(1, 20)),
     chunk=st.integers(1, 9),
 )
 def test_every_decision_is_that_of_the_literal_bank(
-    off: int | None, samples: Stream, capacity: int, ages: tuple[int, int, int | None], chunk: int
+    off: int | None, samples: Stream, capacity: int, ages: tuple[int, int], chunk: int
 ) -> None:
-    mature_age, forget_age, expire_age = ages
+    mature_age, forget_age = ages
     rules = [index != off for index in range(3)]
-    literal = LiteralBank(capacity, forget_age, mature_age, *rules, expire_age=expire_age)
+    literal = LiteralBank(capacity, forget_age, mature_age, *rules)
     bank = EntroBank(
         capacity,
         generator=torch.Generator().manual_seed(0),
@@ -106,7 +100,6 @@ def test_every_decision_is_that_of_the_literal_bank(
         drop_outdated=rules[0],
         drop_overconfident=rules[1],
         compare_uncertainty=rules[2],
-        expire_age=expire_age,
     )
     for first in range(0, len(samples), chunk):
         part = samples[first : first + chunk]

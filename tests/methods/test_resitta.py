@@ -95,7 +95,6 @@ class Literal:
     drop_outdated: bool = True
     drop_overconfident: bool = True
     compare_uncertainty: bool = True
-    expire_age: int | None = None
     refresh: bool = False
     train: str = "affine"
     strong_view: Callable[[Tensor], Tensor] = darker
@@ -150,9 +149,6 @@ class Literal:
             self.bank[leaving] = new
 
     def leaving(self, new: Sample) -> tuple[str, int | None]:
-        oldest = max(range(len(self.bank)), key=lambda i: self.bank[i].age)
-        if self.expire_age is not None and self.bank[oldest].age >= self.expire_age:
-            return "expired", oldest
         members = Counter(sample.label for sample in self.bank)
         dominant = [i for i, s in enumerate(self.bank) if members[s.label] == max(members.values())]
         old = [i for i in dominant if self.bank[i].age >= self.forget_age]
@@ -226,11 +222,6 @@ def test_ablations_and_options(precise: nn.Module, stream: Stream, settings: dic
     off = {"drop_outdated": "outdated", "drop_overconfident": "overconfident", "compare_uncertainty": "uncertain"}
     silent = {rule for option, rule in off.items() if settings.get(option) is False}
     assert all((literal.fired[rule] > 5) == (rule not in silent) for rule in off.values())
-
-
-def test_samples_of_every_class_can_expire(precise: nn.Module, stream: Stream) -> None:
-    literal = compare(precise, stream(600), **SHORT, **BRISK, expire_age=40)
-    assert literal.fired["expired"] > 5
 
 
 @pytest.mark.parametrize(("preset", "eta"), [("cifar10", 0.01), ("cifar100", 0.01), ("imagenet", 0.05)])

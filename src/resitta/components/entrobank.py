@@ -3,10 +3,6 @@
 When the bank is full, only samples of the dominant classes D_c (those with the highest count in the bank) can leave:
 an outdated one first, else a long-persisted over-confident one, else the most uncertain one if the new sample is
 more certain. Ties: the older sample goes first, then the lower slot.
-
-Beyond the paper, `expire_age` lets the oldest sample of any class leave first once it has reached that age. Otherwise a
-class that is no longer predicted, as after a sudden change of domain, keeps its samples and with them the statistics of
-the past.
 """
 
 import numpy as np
@@ -73,7 +69,7 @@ def _first(slots: Slots, ages: Ages, key: NDArray[np.float64]) -> int | None:
 
 
 class EntroBank(Memory):
-    """The bank of ResiTTA. Each of the paper's three rules can be switched off, as in its ablation.
+    """The bank of ResiTTA. Each of the three rules can be switched off, as in the paper's ablation.
 
     Without the uncertainty rule a new sample always enters and a random one of the dominant classes leaves.
 
@@ -93,7 +89,6 @@ class EntroBank(Memory):
         drop_outdated: bool = True,
         drop_overconfident: bool = True,
         compare_uncertainty: bool = True,
-        expire_age: int | None = None,
         storage: Storage | None = None,
     ) -> None:
         super().__init__(capacity, storage=storage)
@@ -101,17 +96,15 @@ class EntroBank(Memory):
         self.forget_age = forget_age if drop_outdated else None
         self.mature_age = mature_age if drop_overconfident else None
         self.compare_uncertainty = compare_uncertainty
-        self.expire_age = expire_age
 
     def admit(self, label: int, entropy: float) -> int | None:
         """Algorithm 1, lines 6 to 23; the new sample's class does not matter, only what is in the bank."""
         if self.size < self.capacity:
             return self.size
         labels, ages, entropies = self.labels, self.ages, self.entropies
-        slots, slot = dominant_slots(labels), None
-        if self.expire_age is not None:
-            slot = outdated(np.arange(self.size), ages, self.expire_age)
-        if slot is None and self.forget_age is not None:
+        slots = dominant_slots(labels)
+        slot = None
+        if self.forget_age is not None:
             slot = outdated(slots, ages, self.forget_age)
         if slot is None and self.mature_age is not None:
             slot = overconfident(slots, labels, ages, entropies, self.mature_age)

@@ -1,7 +1,6 @@
 """EntroBank for large and busy banks: the same decisions, without looking at every sample for each."""
 
 import math
-from collections import OrderedDict
 from typing import Any
 
 from torch import Tensor
@@ -43,9 +42,6 @@ class IndexedEntroBank(EntroBank):
                 self.index.remove(slot, int(self.all_labels[slot]))
             self.index.add(slot, label, self.clock, entropy)
             self.found.oldest = self.found.outlook = None
-            if self.expire_age is not None:
-                self.by_age[slot] = self.clock
-                self.by_age.move_to_end(slot)
         return slot
 
     def _leaving(self, entropy: float) -> int | None:
@@ -53,10 +49,6 @@ class IndexedEntroBank(EntroBank):
         if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
             return super().admit(-1, entropy)
         found, clock = self.found, self.clock
-        if self.expire_age is not None:
-            slot, birth = next(iter(self.by_age.items()))
-            if clock - birth >= self.expire_age:
-                return slot
         if self.forget_age is not None:
             if found.oldest is None:
                 found.oldest = self.index.dominant().oldest()
@@ -82,8 +74,6 @@ class IndexedEntroBank(EntroBank):
 
     def _reindex(self) -> None:
         self.index, self.found = BankIndex(), Found()
-        self.by_age: OrderedDict[int, int] = OrderedDict()  # slot -> birth, the oldest first; kept only if they expire
         for slot in self.births[: self.size].argsort().tolist():
             label, birth, entropy = self.all_labels[slot], self.births[slot], self.all_entropies[slot]
             self.index.add(slot, int(label), int(birth), float(entropy))
-            self.by_age[slot] = int(birth)

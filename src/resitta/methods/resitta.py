@@ -31,9 +31,8 @@ class ResiTTA(Method):
     teacher after each update. `strong_view`: any images -> images in [0, 1]; None is the paper's. `per_sample`: draw
     the paper's view anew for each image instead of once per batch.
 
-    Beyond the paper: `expire_age` lets samples of every class leave the bank at this age, not only those of the
-    dominant classes, which helps after sudden changes of domain. `anchor` draws what the student learns back to the
-    source by this share after each step, for streams without an end.
+    For streams without an end, beyond the paper: `anchor` draws what the student learns back to the source by this
+    share after each step.
 
     For less memory, with the same results: `micro_batch` trains on so many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
@@ -61,7 +60,6 @@ class ResiTTA(Method):
     train: Literal["affine", "all"] = "affine"
     strong_view: View | None = None
     per_sample: bool = False
-    expire_age: int | None = setting(None, at_least=1)
     anchor: float = setting(0.0, at_least=0, at_most=1)
     micro_batch: int | None = setting(None, at_least=1)
     bank_device: Place = "model"
@@ -116,7 +114,6 @@ class ResiTTALearner(Learner):
             drop_outdated=method.drop_outdated,
             drop_overconfident=method.drop_overconfident,
             compare_uncertainty=method.compare_uncertainty,
-            expire_age=method.expire_age,
         )
 
     def deployed(self) -> Network | None:
