@@ -250,8 +250,7 @@ def bank_clock(folder: Path) -> tuple[int, int]:
     """How many samples the bank of the last snapshot has seen, and the adapter."""
     network = cached_network()
     assert network is not None  # the service has just used it
-    adapter = resitta.adapt(network, "resitta")
-    StateFolder(folder, keep=10).recover(adapter)
+    adapter = resitta.load(network, max(folder.glob("state-*.safetensors")))
     memory = adapter.learner.memory()
     return (memory.clock if memory else 0), adapter.samples
 
