@@ -35,3 +35,12 @@ def test_settings_reach_the_method() -> None:
     )
     assert (adapter.method.lr, adapter.method.eta, adapter.options.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]
     assert adapter.guard is not None
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "anchor"), [("resitta", [], 0.1), ("resitta", ["anchor=0"], 0.0), ("rotta", [], None)]
+)
+def test_a_service_is_anchored_unless_told_otherwise(method: str, settings: list[str], anchor: float | None) -> None:
+    given = {"method": method, "settings": settings}
+    adapter = make_adapter("wrn16x1", None, **given, preset=None, seed=0, guard=True, device="cpu")  # type: ignore[arg-type]
+    assert getattr(adapter.method, "anchor", None) == anchor
