@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from resitta.answering import answer
 from resitta.background import Background
 from resitta.components.entropy import tally
 from resitta.components.network import Network, Normalized, Output, Precision
@@ -19,7 +20,7 @@ from resitta.errors import BadSetting, BadState, NotExportable
 from resitta.events import Callback, Listener, Restarted
 from resitta.exclusive import exclusive, interrupts_wait, new_turn
 from resitta.guard import Guard, Sentry, sentry_for
-from resitta.inputs import NonFinite, answer_around, check_form, check_values
+from resitta.inputs import NonFinite
 from resitta.method import Method
 from resitta.options import Options, Ranks
 from resitta.registry import create
@@ -60,7 +61,8 @@ def adapt(
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
         guard: True, or a `Guard` with settings of its own, takes back what would break the adapter (resitta.guard).
-        precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast).
+        precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast),
+            with copies of the frozen weights in half their size.
         cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
             forward pass depends on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
@@ -146,19 +148,9 @@ class Adapter(nn.Module):
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
         if self.background is not None:
             with self.background.calling():
-                return self._answer(images, self.background.predict, self.background.step)
+                return answer(self, images, self.background.predict, self.background.step)
         with interrupts_wait(), self.turn:
-            return self._answer(images, self._predict, self.learn)
-
-    def _answer(self, images: Tensor, predict: Callable[[Tensor], Tensor], step: Callable[[Tensor], Tensor]) -> Tensor:
-        check_form(images, self.source)
-        # A caller's inference_mode forbids training even under enable_grad, and its tensors cannot enter a graph.
-        with torch.inference_mode(False), torch.enable_grad():
-            images = images.clone() if images.is_inference() else images.detach()
-            finite = check_values(images, self.source, self.options.non_finite)
-            images = images.to(self.source.dtype)
-            answer = predict if self.pauses else step
-            return answer(images) if finite is None else answer_around(images, finite, predict, answer)
+            return answer(self, images, self._predict, self.learn)
 
     def _predict(self, images: Tensor) -> Tensor:
         """Predict only; random views a method may use leave no trace."""

@@ -84,9 +84,9 @@ class Background:
         self.pace.last = mark(logits)
         return logits
 
-    def step(self, images: Tensor) -> Tensor:
+    def step(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
         """Return the front's logits, and offer copies of all to the worker: the caller may overwrite both."""
-        logits = self.predict(images)
+        logits = self.predict(images) if predicted is None else predicted
         kept = images.clone(), logits.clone()
         self.pace.last = mark(logits)
         self.worker.offer(Batch(*kept, self.pace.last))

@@ -1,13 +1,13 @@
 """What may enter an adapter: float images in [0, 1], N×C×H×W, finite, on the model's device."""
 
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from resitta.components.network import Network
+from resitta.components.shelf import mark
 from resitta.errors import BadImages, NonFiniteImages
 
 NonFinite = Literal["raise", "skip"]
@@ -36,38 +36,37 @@ def check_form(images: Any, network: Network) -> None:
 
 def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
     """Refuse values outside [0, 1]; return which images are finite, or None when all are (one copy to the host)."""
-    pixels = network.pixels(images)
-    low, high = torch.stack(pixels.aminmax()).tolist()
-    finite = None
-    if not (math.isfinite(low) and math.isfinite(high)):
-        finite = pixels.isfinite().flatten(1).all(dim=1)
-        if non_finite == "raise":
-            raise NonFiniteImages(f"{_which(finite)} NaN or Inf; drop them, or pass non_finite='skip'")
-        if not finite.any():
-            return finite
-        low, high = torch.stack(pixels[finite].aminmax()).tolist()
-    rounding = max(ROUNDING, torch.finfo(images.dtype).eps)
-    if low < -rounding or high > 1 + rounding:
-        raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {_range_hint(low, high, network)}")
-    return finite
+    return Values(images, network).check(non_finite)
 
 
-def answer_around(
-    images: Tensor, finite: Tensor, predict: Callable[[Tensor], Tensor], answer: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Answer the finite images as if they came alone; the others are repaired and only predicted.
+class Values:
+    """The pixels of a batch. Their lowest and highest are on the way to the host as soon as there is one of these."""
 
-    >>> images = torch.tensor([0.25, torch.nan])
-    >>> answer_around(images, images.isfinite(), lambda x: x[:, None], lambda x: -x[:, None]).flatten()
-    tensor([-0.2500,  0.0000])
-    """
-    repaired = images[~finite].nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
-    skipped = predict(repaired)
-    logits = skipped.new_empty((len(images), skipped.shape[1]))
-    logits[~finite] = skipped
-    if finite.any():
-        logits[finite] = answer(images[finite])
-    return logits
+    def __init__(self, images: Tensor, network: Network) -> None:
+        self.images, self.network = images, network
+        extremes = torch.stack(network.pixels(images).aminmax())
+        self._extremes = extremes.to("cpu", non_blocking=extremes.is_cuda)
+        self._arrived = mark(extremes)
+
+    def check(self, non_finite: NonFinite) -> Tensor | None:
+        """Wait for them and do what `check_values` does."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        low, high = self._extremes.tolist()
+        finite = None
+        if not (math.isfinite(low) and math.isfinite(high)):
+            pixels = self.network.pixels(self.images)
+            finite = pixels.isfinite().flatten(1).all(dim=1)
+            if non_finite == "raise":
+                raise NonFiniteImages(f"{_which(finite)} NaN or Inf; drop them, or pass non_finite='skip'")
+            if not finite.any():
+                return finite
+            low, high = torch.stack(pixels[finite].aminmax()).tolist()
+        rounding = max(ROUNDING, torch.finfo(self.images.dtype).eps)
+        if low < -rounding or high > 1 + rounding:
+            hint = _range_hint(low, high, self.network)
+            raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {hint}")
+        return finite
 
 
 def _check_channels(images: Tensor, network: Network) -> None:

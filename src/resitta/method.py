@@ -38,13 +38,23 @@ class Learner(nn.Module, ABC):
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and change nothing."""
 
-    @abstractmethod
     def step(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch, as they were before learning from it, and learn from it."""
+        """Return the logits of a batch, as they were before learning from it, and learn from it.
+
+        A method that learns from what was predicted, whenever that was, writes `absorb` instead.
+        """
+        logits = self.predict(images)
+        self.absorb(images, logits)
+        return logits
 
     def absorb(self, images: Tensor, logits: Tensor) -> None:
-        """Learn from a batch and what `deployed()` predicted of it, as `step` does: for learning in the background."""
+        """Learn from a batch and what `predict` said of it."""
         raise BadSetting(f"{type(self).__name__} learns only from what it predicts itself; leave out background=True")
+
+    @property
+    def predicts_first(self) -> bool:
+        """Whether a step is a prediction, which changes nothing, and then learning from it."""
+        return type(self).step is Learner.step
 
     def deployed(self) -> Network | None:
         """Return the network whose ordinary BatchNorm form predicts what the learner predicts, if there is one."""

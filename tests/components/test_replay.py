@@ -55,9 +55,10 @@ def test_what_waits_for_the_device_is_called_as_it_is() -> None:
     def waits(x: Tensor) -> Tensor:
         return x * x.sum().item()
 
-    replay, x = Replay(), torch.ones(3, device="cuda")
+    replay, x, stream = Replay(), torch.ones(3, device="cuda"), torch.cuda.current_stream()
     for _ in range(WARM_UP + 3):
         assert torch.equal(replay(waits, x), 3 * x)
+        assert torch.cuda.current_stream() == stream, "a recording that failed left the caller in its stream"
     assert not replay._recordings
 
 

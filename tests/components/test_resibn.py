@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import BatchNorm, batch_moments
+from resitta.components.bn_layers import BatchNorm
+from resitta.components.moments import batch_moments
 from resitta.components.resibn import ResiBN, align, soft_align, wasserstein
 
 Case = tuple[BatchNorm, Tensor]

@@ -1,6 +1,6 @@
 import torch
 
-from resitta.components.bn_layers import batch_moments
+from resitta.components.moments import batch_moments
 from resitta.components.union import Union
 
 

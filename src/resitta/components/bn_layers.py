@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from resitta.components.moments import Moments, batch_moments
+
 BatchNorm = _BatchNorm
 """What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
-
-Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""From activations to the mean and biased variance of each channel."""
 
 
 def bn_layers(model: nn.Module) -> list[tuple[str, BatchNorm]]:
@@ -122,34 +121,6 @@ class BatchStatisticsBN(AdaptiveBN):
             return self.by_layer(x)
         finally:
             self.layer.running_mean = self.layer.running_var = None
-
-
-def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and biased variance of each channel over everything but the channel axis, in float32 at least.
-
-    >>> batch_moments(torch.tensor([[1.0], [3.0]]))
-    (tensor([2.]), tensor([1.]))
-    """
-    axes = [axis for axis in range(x.ndim) if axis != 1]
-    if x.is_cuda and not x.requires_grad:  # one pass at the speed of memory, whatever the layout
-        mean, inverse_std = torch.batch_norm_stats(x, 0.0)
-        return mean, inverse_std.pow(-2).where(inverse_std > 0, 0.0)  # no variance has the inverse 0 there
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    if x.device.type == "cpu" and not x.requires_grad and _channels_last(x):  # torch has a fast kernel for these alone
-        mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
-        return mean, var
-    if x.device.type == "cpu":  # for others two passes are many times faster than torch's single one
-        mean = x.mean(axes, keepdim=True)
-        deviation = x - mean
-        squares = deviation.square() if deviation.requires_grad else deviation.square_()
-        return mean.flatten(), squares.mean(axes)
-    var, mean = torch.var_mean(x, axes, correction=0)
-    return mean, var
-
-
-def _channels_last(x: Tensor) -> bool:
-    """Whether x lies in memory position by position, and not also channel by channel."""
-    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 @contextmanager

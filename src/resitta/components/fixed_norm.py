@@ -57,7 +57,7 @@ class FixedNorm(torch.autograd.Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             scale = weight * inverse_std
-            grad_x = torch.mul(grad, _over(x, scale), out=torch.empty_like(grad))
+            grad_x = torch.batch_norm_elemt(grad, None, None, torch.zeros_like(mean), scale, 0.0)
             if ctx.share:
                 factor = -ctx.share * len(mean) / x.numel() * scale
                 slope = factor * inverse_std.square() * moment

@@ -1,15 +1,25 @@
 """The caller's classifier as methods see it: images in, logits out, frozen weights shared with the caller."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
+from resitta.components.casts import Casts
 from resitta.components.replay import Replay
-from resitta.components.sharing import all_parameters, raise_bn_precision, restore_bn_precision, share, unshare
+from resitta.components.sharing import (
+    all_parameters,
+    borrowed,
+    raise_bn_precision,
+    restore_bn_precision,
+    share,
+    unshare,
+)
 from resitta.components.views import View
 from resitta.errors import BadImages, BadOutput, BadSetting, ResittaError
 
@@ -54,6 +64,7 @@ class Network(nn.Module):
         self.precision = precision
         self.channels_last = False
         self.replay = Replay()
+        self.casts = Casts()
         self.trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         mean, std = (None, None) if normalized is None else _per_channel(normalized, self.device)
         self.register_buffer("mean", mean, persistent=False)
@@ -75,8 +86,8 @@ class Network(nn.Module):
         return self._example().dtype
 
     def _example(self) -> Tensor:
-        tensors = (*self.model.parameters(), *self.model.buffers())
-        return next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0, device="cpu"))
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())  # the first one found is the one
+        return next(filter(Tensor.is_floating_point, tensors), torch.empty(0, device="cpu"))
 
     def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
         """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped.
@@ -91,7 +102,7 @@ class Network(nn.Module):
     def around(self, model: nn.Module) -> "Network":
         """Call another model of this architecture as this network calls its own."""
         twin = copy.copy(self)
-        twin._modules = {"replay": Replay(), "model": model}
+        twin._modules = {"replay": Replay(), "casts": self.casts, "model": model}
         twin._buffers = dict(self._buffers)
         return twin
 
@@ -116,9 +127,8 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, N×C."""
         layout = torch.channels_last if self.channels_last else torch.preserve_format
-        fast = torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False)
         try:
-            with fast:
+            with self._arithmetic(images.device):
                 answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
         except (ResittaError, torch.OutOfMemoryError):
             raise
@@ -127,6 +137,15 @@ class Network(nn.Module):
             raise BadImages(f"the model refused images of shape {tuple(images.shape)}: {reason}") from error
         logits = _logits(answer, self.output, len(images))
         return logits.to(images.dtype) if self.precision == "bf16" else logits
+
+    @contextmanager
+    def _arithmetic(self, device: torch.device) -> Iterator[None]:
+        """The model's own precision, whatever the caller's autocast says, or bfloat16 where that is safe."""
+        fast = self.precision == "bf16"
+        frozen = (getattr(module, name) for module in self.model.modules() for name in borrowed(module))
+        autocast = torch.autocast(device.type, torch.bfloat16, enabled=fast, cache_enabled=False)
+        with autocast, self.casts.of(frozen, channels_last=self.channels_last) if fast else nullcontext():
+            yield
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:

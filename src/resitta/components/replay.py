@@ -97,7 +97,7 @@ class Replay(nn.Module):
 
     def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording | None:
         places = tuple(value.clone() for value in inputs)
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(inputs[0].device)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
@@ -107,7 +107,8 @@ class Replay(nn.Module):
             reason = str(error).partition("\n")[0]
             logger.info("%s is not recorded as a CUDA graph: %s", function.__name__, reason)
             torch.cuda.synchronize()
-            self._pool = None  # a recording broken off may have left something in it
+            torch.cuda.set_stream(stream)  # a recording that cannot be ended stays in its own
+            self._pool = None  # and may have left something there
             return None
         return Recording(graph, places, result)
 

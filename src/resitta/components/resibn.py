@@ -12,6 +12,7 @@ from torch import Tensor
 
 from resitta.components.bn_layers import BatchNorm, RunningBN
 from resitta.components.fixed_norm import fixed_norm, trains_plainly
+from resitta.components.moments import moved_average
 
 
 def soft_align(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor, eta: float) -> tuple[Tensor, Tensor]:
@@ -70,9 +71,8 @@ class ResiBN(RunningBN):
 
     def _follow(self, x: Tensor) -> None:
         """Set new tensors instead of writing in place: a graph may still hold the old ones."""
-        mean, var = self.statistics()
-        batch_mean, batch_var = self.moments(x)
-        self.set_statistics(mean.lerp(batch_mean, self.nu_b), var.lerp(batch_var, self.nu_b))
+        mean, var, _ = moved_average(x, *self.statistics(), self.nu_b, self.moments)
+        self.set_statistics(mean, var)
 
 
 @torch.no_grad()

@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from resitta.components.bn_layers import BatchNorm, RunningBN, batch_moments
+from resitta.components.bn_layers import BatchNorm, RunningBN
 from resitta.components.fixed_norm import fixed_norm, trains_plainly
+from resitta.components.moments import batch_moments, moved_average
 
 
 class RobustBN(RunningBN):
@@ -25,11 +26,10 @@ class RobustBN(RunningBN):
         """Normalise with the running statistics, moved towards the batch first when updating."""
         if not self.updating:
             return self.by_layer(x)
-        old_mean, old_var = self.statistics()
         alone = self.moments is batch_moments  # the fast gradient knows of no other batches than the one at hand
         fast = x.is_cuda and alone and trains_plainly(self.layer)
-        batch_mean, batch_var = self.moments(x.detach() if fast else x)
-        mean, var = old_mean.lerp(batch_mean, self.alpha), old_var.lerp(batch_var, self.alpha)
+        seen = x.detach() if fast else x
+        mean, var, batch_mean = moved_average(seen, *self.statistics(), self.alpha, self.moments)
         self.set_statistics(mean.detach(), var.detach())
         if fast:
             return fixed_norm(self.layer, x, mean, var, batch_mean=batch_mean, share=self.alpha)

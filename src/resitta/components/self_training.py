@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from resitta.components.anchor import Anchor
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, updating_statistics
+from resitta.components.branch import Branch
 from resitta.components.entropy import log_probabilities
 from resitta.components.lean import Lean
 from resitta.components.network import Network, Trained
@@ -73,6 +74,7 @@ class SelfTraining(nn.Module):
         self.nu = nu
         self.micro_batch = micro_batch
         self.union = Union()
+        self.branch = Branch()
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
@@ -90,9 +92,11 @@ class SelfTraining(nn.Module):
         self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         if self.micro_batch is None:
             with updating_statistics(self, self.union.moments):
-                targets = self.teacher(images)
+                with self.branch(images):
+                    targets = self.teacher(images)
                 with self._sparing(strong):
                     logits = self.student(strong)
+                self.branch.join()
             losses = soft_cross_entropy(logits, targets)
             loss = self.union.mean(losses if weights is None else losses * weights)
             self.optimizer.descend(loss, self.union.add_gradients)

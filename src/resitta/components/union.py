@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from resitta.components.bn_layers import batch_moments
+from resitta.components.moments import batch_moments
 from resitta.components.optimizer import Gradients
 
 

@@ -26,7 +26,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from resitta.bench.record import settings_of
-from resitta.components.bn_layers import BatchStatisticsBN, batch_moments
+from resitta.components.bn_layers import BatchStatisticsBN
+from resitta.components.moments import batch_moments
 from resitta.components.optimizer import Gradients
 from resitta.components.replay import Replay
 from resitta.components.self_training import SelfTraining

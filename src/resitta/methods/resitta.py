@@ -124,12 +124,6 @@ class ResiTTALearner(Learner):
         """Return the teacher's logits."""
         return self.networks.predict(images)
 
-    def step(self, images: Tensor) -> Tensor:
-        """Predict, then learn."""
-        logits = self.predict(images)
-        self.absorb(images, logits)
-        return logits
-
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Fill the bank, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):

@@ -62,12 +62,6 @@ class RoTTALearner(Learner):
         """Return the teacher's logits."""
         return self.networks.predict(images)
 
-    def step(self, images: Tensor) -> Tensor:
-        """Predict, then learn."""
-        logits = self.predict(images)
-        self.absorb(images, logits)
-        return logits
-
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):

@@ -1,0 +1,103 @@
+"""In which order a batch is predicted, looked at and learned from."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from resitta import adapt
+from resitta.answering import _predict_meanwhile, answer
+from resitta.components.network import Network
+from resitta.errors import BadImages
+from resitta.inputs import Values
+from resitta.method import Learner
+from resitta.watch import Watcher
+
+IMAGES = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+class OnADevice(torch.Tensor):
+    """Images that say they are on a CUDA device, and stay on the host."""
+
+    is_cuda = True
+
+
+def calls_of(adapter: Any, images: Tensor) -> list[str]:
+    """What an adapter does to answer images, and that it predicts only once."""
+    done: list[str] = []
+
+    def predict(images: Tensor) -> Tensor:
+        done.append("predict")
+        return torch.zeros(len(images), 5)
+
+    def learn(images: Tensor, predicted: Tensor | None = None) -> Tensor:
+        done.append("step" if predicted is None else "learn")
+        return torch.zeros(len(images), 5)
+
+    answer(adapter, images, predict, learn)
+    return done
+
+
+@pytest.fixture
+def on_a_device(monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """Images that pass for a device's."""
+    monkeypatch.setattr("resitta.inputs.mark", lambda tensor: None)
+    return IMAGES.as_subclass(OnADevice)
+
+
+def test_on_the_host_images_are_looked_at_first(model: nn.Module) -> None:
+    adapter = adapt(model)
+    assert calls_of(adapter, IMAGES) == ["step"]
+    with adapter.paused():
+        assert calls_of(adapter, IMAGES) == ["predict"]
+
+
+def test_on_a_device_the_prediction_comes_first(model: nn.Module, on_a_device: Tensor) -> None:
+    adapter = adapt(model)
+    assert calls_of(adapter, on_a_device) == ["predict", "learn"]
+    with adapter.paused():
+        assert calls_of(adapter, on_a_device) == ["predict"]
+
+
+@pytest.mark.parametrize("method", ["tent", "bn", "cotta"])
+def test_a_method_whose_prediction_is_its_step_is_left_to_do_both(
+    model: nn.Module, on_a_device: Tensor, method: str
+) -> None:
+    assert calls_of(adapt(model, method), on_a_device) == ["step"]
+
+
+def test_watchers_come_before_everything(model: nn.Module, on_a_device: Tensor) -> None:
+    adapter = adapt(model)
+    adapter.watch(Watcher())
+    assert calls_of(adapter, on_a_device) == ["step"]
+
+
+def test_images_with_nan_are_predicted_apart(model: nn.Module, on_a_device: Tensor) -> None:
+    on_a_device = on_a_device.clone()
+    on_a_device[0] = torch.nan
+    assert calls_of(adapt(model, non_finite="skip"), on_a_device)[1:] == ["predict", "step"]
+
+
+@pytest.mark.parametrize(("scale", "message"), [(255, "divide by 255"), (1, "no")])
+def test_the_better_reason_is_told(scale: float, message: str) -> None:
+    def refuse(images: Tensor) -> Tensor:
+        raise BadImages("no")
+
+    images = IMAGES * scale
+    with pytest.raises(BadImages, match=message):
+        _predict_meanwhile(images, Values(images, Network(nn.Linear(1, 1))), refuse)
+
+
+def test_a_learner_without_a_step_of_its_own_predicts_and_absorbs() -> None:
+    class Absorbing(Learner):
+        def predict(self, images: Tensor) -> Tensor:
+            return images.mean((2, 3))
+
+        def absorb(self, images: Tensor, logits: Tensor) -> None:
+            self.seen = images, logits
+
+    learner = Absorbing()
+    assert learner.predicts_first
+    assert learner.step(IMAGES) is learner.seen[1]
+    assert learner.seen[0] is IMAGES
