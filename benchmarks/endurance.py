@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,23 +106,22 @@ def feed(adapter: Adapter, world: TinyWorld, samples: int, batch_size: int, star
     return samples / seconds, 100 * wrong / samples
 
 
-def recurring(args: argparse.Namespace) -> dict[str, Any]:
-    """Visit the 15 corruptions again and again without a reset; return the error of each visit."""
+def recurring(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Visit the 15 corruptions again and again without a reset; yield the errors of the visits after each."""
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
     sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
     model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
     adapter, metrics = adapt(model, "resitta", anchor=args.anchor, seed=args.seed, guard=True), Metrics()
+    assert adapter.guard is not None
     stream, errors = protocol.stream(sets, args.seed), np.empty(0)
     for batch in stream.batches(protocol.batch_size, args.device):
         metrics.add(adapter(batch.images), batch.labels, batch.domains)
         if adapter.samples // (len(stream) // args.visits) > len(errors):
             errors = errors_of_visits(metrics, len(errors) + 1, protocol)
-            print(
-                f"{adapter.samples:,} of {len(stream):,} samples, visit {len(errors)}: {errors[-1]:.2f} %", flush=True
-            )
-    assert adapter.guard is not None
-    counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
-    return {"error_of_each_visit": errors.round(2).tolist(), "guard": counts}
+            progress = f"{adapter.samples:,} of {len(stream):,} samples"
+            print(f"{progress}, visit {len(errors)}: {errors[-1]:.2f} %", flush=True)
+            counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
+            yield {"error_of_each_visit": errors.round(2).tolist(), "guard": counts}
 
 
 def errors_of_visits(metrics: Metrics, visits: int, protocol: Protocol) -> Floats:
@@ -133,17 +133,22 @@ def errors_of_visits(metrics: Metrics, visits: int, protocol: Protocol) -> Float
 
 
 def main() -> None:
-    """Run one part and put it into the record."""
+    """Run one part and put it into the record, the visits of a recurring stream as they come."""
     args = arguments()
     torch.set_num_threads(1)
-    result = million(args.samples, args.noise, args.anchor) if args.part == "million" else recurring(args)
-    record = json.loads(args.record.read_text()) if args.record.exists() else {}
-    names = {
-        "million": f"{args.samples:,} samples, noise {args.noise}, anchor {args.anchor:g}",
-        "recurring": f"recurring, {args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}",
-    }
-    args.record.write_text(json.dumps({**record, names[args.part]: result}, indent=1) + "\n")
-    print(json.dumps(result))
+    if args.part == "million":
+        name = f"{args.samples:,} samples, noise {args.noise}, anchor {args.anchor:g}"
+        keep(args.record, name, million(args.samples, args.noise, args.anchor))
+        return
+    stream = f"{args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}, seed {args.seed}"
+    for found in recurring(args):
+        keep(args.record, f"recurring, {stream}, {args.device}", found)
+
+
+def keep(path: Path, name: str, found: dict[str, Any]) -> None:
+    """Put a result into the record, in the place of an earlier one of that name."""
+    record = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**record, name: found}, indent=1) + "\n")
 
 
 def arguments() -> argparse.Namespace:
