@@ -3,6 +3,7 @@
     python benchmarks/beds.py --bed cifar10-wrn16x1 --per-domain 2000
     python benchmarks/beds.py --bed cifar10-wrn28x10 --device cuda --methods all --seeds 1 2 3
     python benchmarks/beds.py --bed cifar100-resnext29 --device cuda --methods resitta --experiments ablation eta
+    python benchmarks/beds.py --methods resitta --set renew=2 --out runs/renew
 
 Needs the folder of beds: $RESITTA_BEDS, or --beds. Records go to --out, one JSON file per run; finished runs are kept.
 With --workers several runs share the device, each in a process of its own; the records say so.
@@ -24,6 +25,7 @@ from resitta.bench.paper import PAPER
 from resitta.bench.presets import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.protocol import Domain, Protocol, open_domains
 from resitta.bench.record import RunRecord
+from resitta.cli.benching import parse_settings
 from resitta.models import create as create_model
 from resitta.registry import create
 from resitta.report.formats import as_text
@@ -77,6 +79,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--once", nargs="*", default=[], help="methods to run with the first seed only")
     kinds = sorted(set(EXPERIMENTS) - set(TABLES))
     parser.add_argument("--experiments", nargs="*", choices=kinds, default=[], help="the ablation and sweeps to run")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the methods")
     parser.add_argument("--precision", choices=("exact", "bf16"), default="exact")
     parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
     parser.add_argument("--device", default="cpu")
@@ -92,7 +95,9 @@ def wanted_jobs(args: argparse.Namespace) -> list[Job]:
     """Methods with every seed, methods with one, experiments with every seed; what is asked for twice runs once."""
     dataset = TASKS[BEDS[args.bed].task].dataset
     seeds = [(name, args.seeds) for name in args.methods] + [(name, args.seeds[:1]) for name in args.once]
-    jobs = [Job(method=create(name, preset=dataset), seed=seed) for name, some in seeds for seed in some]
+    settings = parse_settings(args.set, [*args.methods, *args.once])
+    made = {name: create(name, preset=dataset, **settings[name]) for name in settings}
+    jobs = [Job(method=made[name], seed=seed) for name, some in seeds for seed in some]
     for name in args.experiments:
         jobs += experiment(name, dataset).jobs(args.seeds)
     return list(dict.fromkeys(jobs))

@@ -111,7 +111,8 @@ def recurring(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
     sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
     model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
-    adapter, metrics = adapt(model, "resitta", anchor=args.anchor, seed=args.seed, guard=True), Metrics()
+    settings = {"anchor": args.anchor, "renew": args.renew}
+    adapter, metrics = adapt(model, "resitta", seed=args.seed, guard=True, **settings), Metrics()
     assert adapter.guard is not None
     stream, errors = protocol.stream(sets, args.seed), np.empty(0)
     for batch in stream.batches(protocol.batch_size, args.device):
@@ -140,7 +141,8 @@ def main() -> None:
         name = f"{args.samples:,} samples, noise {args.noise}, anchor {args.anchor:g}"
         keep(args.record, name, million(args.samples, args.noise, args.anchor))
         return
-    stream = f"{args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}, seed {args.seed}"
+    renew = "" if args.renew is None else f", renew {args.renew:g}"
+    stream = f"{args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}{renew}, seed {args.seed}"
     for found in recurring(args):
         keep(args.record, f"recurring, {stream}, {args.device}", found)
 
@@ -160,6 +162,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
+    parser.add_argument("--renew", type=float, default=None, help="see ResiTTA.renew; for the recurring stream")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="for the recurring stream")
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))

@@ -61,7 +61,7 @@ class Ground:
 
     def adapter(self, method: str, guard: bool, seed: int) -> tuple[Adapter, list[GuardFired]]:
         """A fresh adapter and the list into which its guard's events go."""
-        settings = {"anchor": self.args.anchor} if method == "resitta" else {}
+        settings = {"anchor": self.args.anchor, "renew": self.args.renew} if method == "resitta" else {}
         adapter = adapt(self.model, method, seed=seed, non_finite="skip", guard=guard, **settings)
         fired: list[GuardFired] = []
 
@@ -155,6 +155,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--per-domain", type=int, default=1000, help="images of each corruption")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
+    parser.add_argument("--renew", type=float, default=None, help="see ResiTTA.renew")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, default=Path("runs/faults/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)

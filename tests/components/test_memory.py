@@ -11,6 +11,7 @@ from torch import Tensor
 
 from resitta.components.cstu import CSTU
 from resitta.components.entrobank import EntroBank
+from resitta.components.indexed_entrobank import IndexedEntroBank
 from resitta.components.memory import Memory, random_choice
 from resitta.components.pbrs import PBRS
 from resitta.errors import BadImages, BadState
@@ -231,3 +232,18 @@ def test_random_choice_is_uniform_and_seeded() -> None:
     assert all(900 < draws.count(slot) < 1100 for slot in (2, 5, 7))
     same = torch.Generator().manual_seed(0)
     assert [random_choice(slots, same) for _ in range(20)] == draws[:20]
+
+
+@pytest.mark.parametrize("birth", [0, 3, 5, 9])
+def test_samples_of_a_time_gone_by_are_forgotten(birth: int) -> None:
+    bank = IndexedEntroBank(8, generator=torch.Generator().manual_seed(0))
+    images = torch.arange(6.0).view(6, 1, 1, 1).expand(6, 3, 2, 2)
+    bank.add(images, np.arange(6) % 3, np.linspace(0.1, 0.6, 6))
+    bank.forget_before(birth)
+    left = [n for n in range(1, 7) if n >= birth]
+    assert bank.births[: bank.size].tolist() == left
+    assert bank.images[: bank.size, 0, 0, 0].tolist() == [n - 1.0 for n in left]
+    assert bank.labels.tolist() == [(n - 1) % 3 for n in left]
+    for _ in range(4):  # the index knows what is left
+        bank.add(images, np.arange(6) % 3, np.linspace(0.1, 0.6, 6))
+    assert bank.size == 8

@@ -150,6 +150,7 @@ def test_methods_that_adapt_to_batches_are_refused(model: nn.Module, options: di
         ({"guard": True}, "a group cannot be guarded"),
         ({"background": True}, "a group cannot learn in the background"),
         ({"micro_batch": 16}, "leave out micro_batch"),
+        ({"renew": 2.0}, "leave out renew"),
     ],
 )
 def test_what_does_not_go_with_a_group_is_refused(model: nn.Module, options: dict[str, Any], words: str) -> None:

@@ -62,6 +62,11 @@ class IndexedEntroBank(EntroBank):
             return outlook.overconfident
         return outlook.highest if entropy < outlook.highest_entropy else None
 
+    def forget_before(self, birth: int) -> None:
+        """Let samples go; the index follows."""
+        super().forget_before(birth)
+        self._reindex()
+
     def rescore(self, logits: Tensor) -> None:
         """Replace labels and entropies, and with them the index."""
         super().rescore(logits)

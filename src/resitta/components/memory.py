@@ -106,6 +106,15 @@ class Memory(nn.Module, ABC):
             kept = self._kept(images.index_select(0, indices.to(images.device, non_blocking=True)))
             self.images.index_copy_(0, slots.to(kept.device, non_blocking=True), kept)
 
+    def forget_before(self, birth: int) -> None:
+        """Let all samples go that came before the `birth`-th of the stream."""
+        kept = np.flatnonzero(self.births[: self.size] >= birth)
+        if len(kept):
+            self.images[: len(kept)] = self.images[torch.from_numpy(kept).to(self.images.device)]
+        for values in (self.all_labels, self.all_entropies, self.births):
+            values[: len(kept)] = values[kept]
+        self.size = len(kept)
+
     def rescore(self, logits: Tensor) -> None:
         """Replace the labels and entropies of all stored samples by those of fresh predictions."""
         self.all_labels[: self.size], self.all_entropies[: self.size] = labels_and_entropies(logits)

@@ -88,3 +88,11 @@ def align(layers: Sequence[ResiBN], eta: float) -> None:
     sizes = [len(mean) for mean in means]
     for places, values in zip((means, variances), aligned, strict=True):
         torch._foreach_copy_(list(places), torch.split(values, sizes))
+
+
+@torch.no_grad()
+def return_to_source(layers: Sequence[ResiBN]) -> None:
+    """Give all layers the statistics of the source, in place."""
+    if layers:
+        targets = [tensor for layer in layers for tensor in layer.statistics()]
+        torch._foreach_copy_(targets, [tensor for layer in layers for tensor in (layer.source_mean, layer.source_var)])

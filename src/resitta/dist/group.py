@@ -188,6 +188,8 @@ def _sharing(adapter: "Adapter") -> SelfTrainingLearner:
         raise BadSetting(f"{adapter.method.name} cannot adapt as a group: {needed}. Use method='resitta' or 'rotta'.")
     if learner.networks.micro_batch is not None:
         raise BadSetting("a group learns from each bank as a whole; leave out micro_batch")
+    if getattr(learner, "shift", None) is not None:
+        raise BadSetting("the streams of a group turn to other domains at different times; leave out renew")
     return learner
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.components.indexed_entrobank import IndexedEntroBank
 from resitta.components.network import Network, Trained
-from resitta.components.resibn import ResiBN, align
+from resitta.components.resibn import ResiBN, align, return_to_source
 from resitta.components.robust_bn import RobustBN
 from resitta.components.self_training import SelfTraining, seeded_view
+from resitta.components.shift import Shift
 from resitta.components.storage import Place, Storage
 from resitta.components.views import View
 from resitta.errors import BadSetting
@@ -31,8 +32,9 @@ class ResiTTA(Method):
     teacher after each update. `strong_view`: any images -> images in [0, 1]; None is the paper's. `per_sample`: draw
     the paper's view anew for each image instead of once per batch.
 
-    For streams without an end, beyond the paper: `anchor` draws what the student learns back to the source by this
-    share after each step.
+    Beyond the paper: `anchor` draws what the student learns back to the source by this share after each step, for
+    streams without an end. `renew` begins the bank and the statistics anew whenever the look of the images turns by so
+    many standard deviations, for streams whose domains change at once; 2 is a good value (see `Shift`).
 
     For less memory, with the same results: `micro_batch` trains on so many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
@@ -61,6 +63,7 @@ class ResiTTA(Method):
     strong_view: View | None = None
     per_sample: bool = False
     anchor: float = setting(0.0, at_least=0, at_most=1)
+    renew: float | None = setting(None, above=0)
     micro_batch: int | None = setting(None, at_least=1)
     bank_device: Place = "model"
     bank_bytes: bool = False
@@ -71,6 +74,8 @@ class ResiTTA(Method):
             raise BadSetting(
                 f"micro_batch needs norm='resibn', found {self.norm!r}: its gradient flows through batches"
             )
+        if self.renew is not None and self.norm != "resibn":
+            raise BadSetting(f"renew needs norm='resibn', found {self.norm!r}: it does not know the source statistics")
 
     @property
     def trains(self) -> Trained:
@@ -105,6 +110,7 @@ class ResiTTALearner(Learner):
             micro_batch=method.micro_batch,
             anchor=method.anchor,
         )
+        self.shift = None if method.renew is None else Shift(method.renew)
         self.bank = IndexedEntroBank(
             method.capacity,
             storage=Storage(network, place=method.bank_device, as_bytes=method.bank_bytes),
@@ -126,8 +132,21 @@ class ResiTTALearner(Learner):
 
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Fill the bank, and update whenever `update_every` further samples have come."""
+        begun = None if self.shift is None else self.shift(self.networks.teacher.pixels(images))
+        if begun is not None:
+            self.begin_anew(self.bank.clock + begun + 1)
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
+
+    def begin_anew(self, birth: int) -> None:
+        """Forget the domain that ended before the `birth`-th sample, but not what the networks learned in it."""
+        self.bank.forget_before(birth)
+        return_to_source(self._layers)
+
+    @property
+    def _layers(self) -> list[ResiBN]:
+        """Every ResiBN of teacher and student."""
+        return [layer for layer in self.networks.modules() if isinstance(layer, ResiBN)]
 
     def update(self) -> None:
         """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
@@ -142,5 +161,5 @@ class ResiTTALearner(Learner):
     def learn(self, samples: Tensor, strong: Tensor) -> Tensor:
         """Train the student, let the teacher follow, draw the statistics of both to the source; return the loss."""
         loss = self.networks.update(samples, strong)
-        align([layer for layer in self.networks.modules() if isinstance(layer, ResiBN)], self.method.eta)
+        align(self._layers, self.method.eta)
         return loss
