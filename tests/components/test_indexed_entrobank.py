@@ -64,8 +64,11 @@ def test_the_index_survives_a_saved_state_and_new_scores() -> None:
 def test_memory_of_the_index_is_bounded() -> None:
     bank = filled(IndexedEntroBank, 30_000)
     assert isinstance(bank, IndexedEntroBank)
-    heaps = [heap for samples in bank.index._classes.values() for heap in (samples.lowest, samples.highest)]
+    classes = bank.index._classes.values()
+    assert all(len(samples._news) <= 64 + 50 + 1 for samples in classes)
+    heaps = [heap for samples in classes for heap in (samples._lowest, samples._highest)]
     levels = bank.index._levels.values()
     heaps += [heap for level in levels for heap in (level._oldest, level._young, level._mature, level._highest)]
     assert all(len(heap._entries) + len(heap._fresh) <= 64 + 2 * 50 + 1 for heap in heaps)
     assert len(levels) <= 50
+    assert all(len(level.arrived) <= 7 for level in levels)

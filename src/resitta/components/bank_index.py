@@ -64,25 +64,41 @@ class LazyHeap:
 class ClassSamples:
     """The samples of one class: by age, by lowest and by highest entropy (of equals, the older first)."""
 
-    __slots__ = ("by_age", "highest", "lowest", "version")
+    __slots__ = ("_highest", "_lowest", "_news", "_room", "by_age", "version")
 
     def __init__(self) -> None:
         self.by_age: OrderedDict[int, int] = OrderedDict()  # slot -> birth, the oldest first
-        self.lowest = LazyHeap(self._is_gone)
-        self.highest = LazyHeap(self._is_gone)
+        self._lowest = LazyHeap(self._is_gone)
+        self._highest = LazyHeap(self._is_gone)
+        self._news: list[Entry] = []  # in no heap yet: many go before anybody asks for entropies
+        self._room = SLACK
         self.version = 0
 
     def add(self, slot: int, birth: int, entropy: float) -> None:
         """Take in a sample younger than all others."""
         self.by_age[slot] = birth
-        self.lowest.push((entropy, birth, slot))
-        self.highest.push((-entropy, birth, slot))
+        self._news.append((entropy, birth, slot))
         self.version += 1
+        self._room -= 1
+        if self._room < 0:
+            self._news = [entry for entry in self._news if not self._is_gone(entry)]
+            self._room = SLACK + len(self._news)
 
     def remove(self, slot: int) -> None:
         """Let a sample go."""
         del self.by_age[slot]
         self.version += 1
+
+    def extremes(self) -> tuple[Entry, Entry]:
+        """(entropy, birth, slot) of the lowest entropy, (-entropy, birth, slot) of the highest."""
+        for entropy, birth, slot in self._news:
+            self._lowest.push((entropy, birth, slot))
+            self._highest.push((-entropy, birth, slot))
+        self._news.clear()
+        lowest, highest = self._lowest.top(), self._highest.top()
+        assert lowest is not None  # who asks knows that there are samples
+        assert highest is not None
+        return lowest, highest
 
     def _is_gone(self, entry: Entry) -> bool:
         return self.by_age.get(entry[2]) != int(entry[1])
@@ -109,25 +125,25 @@ class Level:
         self._young = LazyHeap(self._is_stale)  # lowest entropies of classes, by birth, until they are mature
         self._mature = LazyHeap(self._is_stale)
         self._highest = LazyHeap(self._is_stale)
-        self._of_new_age: set[int] = set()
+        self.arrived: set[int] = set()
+        """Classes that have come to this count, or have changed and come back to it, since anybody looked."""
         self._of_new_entropy: set[int] = set()
-
-    def arrive(self, label: int) -> None:
-        """A class has come to this count, or has changed and come back to it."""
-        self._of_new_age.add(label)
-        self._of_new_entropy.add(label)
 
     def oldest(self) -> tuple[int, int]:
         """Birth and slot of the oldest sample."""
-        for label in self._of_new_age:
+        self._welcome()
+        entry = self._oldest.top()
+        assert entry is not None  # the dominant classes have samples
+        return entry[0], entry[1]
+
+    def _welcome(self) -> None:
+        for label in self.arrived:
             samples = self._classes[label]
             if len(samples.by_age) == self._count:  # else it came and went
                 slot, birth = next(iter(samples.by_age.items()))
                 self._oldest.push((birth, slot, label, samples.version))
-        self._of_new_age.clear()
-        entry = self._oldest.top()
-        assert entry is not None  # the dominant classes have samples
-        return entry[0], entry[1]
+                self._of_new_entropy.add(label)
+        self.arrived.clear()
 
     def outlook(self, mature_by: float) -> Outlook:
         """The other candidates, when those born by `mature_by` count as mature."""
@@ -146,13 +162,13 @@ class Level:
         )
 
     def _settle(self) -> None:
+        self._welcome()
         for label in self._of_new_entropy:
             samples = self._classes[label]
-            lowest, highest = samples.lowest.top(), samples.highest.top()
-            if len(samples.by_age) == self._count and lowest is not None and highest is not None:
-                stamp = (label, samples.version)
-                self._young.push((lowest[1], lowest[0], lowest[2], *stamp))
-                self._highest.push((*highest, *stamp))
+            if len(samples.by_age) == self._count:
+                (entropy, birth, slot), highest = samples.extremes()
+                self._young.push((birth, entropy, slot, label, samples.version))
+                self._highest.push((*highest, label, samples.version))
         self._of_new_entropy.clear()
 
     def _is_stale(self, entry: Entry) -> bool:
@@ -194,9 +210,10 @@ class BankIndex:
         population[old] = population.get(old, 1) - 1
         population[new] = population.get(new, 0) + 1
         if new:
-            if new not in self._levels:
-                self._levels[new] = Level(self._classes, new)
-            self._levels[new].arrive(label)
+            level = self._levels.get(new)
+            if level is None:
+                level = self._levels[new] = Level(self._classes, new)
+            level.arrived.add(label)
             self._top = max(self._top, new)
         while self._top and not population[self._top]:
             self._top -= 1
