@@ -135,7 +135,8 @@ def main() -> None:
     record = json.loads(args.record.read_text()) if args.record.exists() else {}
     ground = Ground(args)
     jobs = {name: partial(error_after, ground, fault, guard, s) for name, fault, guard, s in fault_runs(args)}
-    jobs |= {f"healthy: {method}, {order}": partial(false_alarms, ground, method, order) for method, order in HEALTHY}
+    healthy = [] if args.faults_only else HEALTHY
+    jobs |= {f"healthy: {method}, {order}": partial(false_alarms, ground, method, order) for method, order in healthy}
     for name, job in jobs.items():
         if name not in record:
             record[name] = job()
@@ -151,6 +152,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--faults", nargs="*", choices=sorted(FAULTS), default=list(FAULTS))
+    parser.add_argument("--faults-only", action="store_true", help="leave out the healthy streams")
     parser.add_argument("--fault-length", type=int, default=10_000, help="samples that a fault lasts")
     parser.add_argument("--per-domain", type=int, default=1000, help="images of each corruption")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])

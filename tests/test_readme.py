@@ -116,3 +116,38 @@ def test_the_table_of_latency_and_memory_comes_from_the_records() -> None:
     for title, name in modes.items():
         shown = " | ".join(f"{column['memory'][name]:,.0f}" for column in columns)
         assert f"{title} (MB) | {shown} |" in README
+
+
+@pytest.mark.parametrize(
+    ("row", "plain", "renewed"),
+    [
+        ("CIFAR-10, WRN-16-1, 30,000 images", "cifar10-wrn16x1-renew", "cifar10-wrn16x1-renew"),
+        ("CIFAR-10, WRN-28-10, 150,000 images", "cifar10-wrn28x10", "cifar10-wrn28x10-renew"),
+    ],
+)
+def test_the_table_beyond_the_paper_comes_from_the_records(row: str, plain: str, renewed: str) -> None:
+    shown = []
+    for folder, renew in ((plain, None), (renewed, 2)):
+        records = [load(path) for path in sorted((ROOT / "benchmarks" / "records" / folder).glob("resitta-*.json"))]
+        averages = [record.average for record in records if record.settings.get("renew") == renew]
+        assert len(averages) == 3
+        shown.append(f"{statistics.mean(averages):.1f} ± {statistics.stdev(averages):.1f}")
+    assert f"| {row} | {shown[0]} | **{shown[1]}** |" in README
+
+
+@pytest.mark.parametrize(
+    ("stream", "title", "seeds"),
+    [
+        ("10000 images, anchor 0.1, seed {}, cuda", "10,000 images of each, `anchor=0.1`, ", 3),
+        ("1000 images, anchor 0.1, renew 2, seed {}, cpu", "1,000 images of each, `anchor=0.1, renew=2`, ", 2),
+    ],
+)
+def test_the_table_of_wear_comes_from_the_record(stream: str, title: str, seeds: int) -> None:
+    record = json.loads((ROOT / "benchmarks" / "records" / "endurance.json").read_text("utf-8"))
+    rows = []
+    for seed in range(1, seeds + 1):
+        errors = record[f"recurring, 20 visits of {stream.format(seed)}"]["error_of_each_visit"]
+        assert len(errors) == 20
+        cells = errors[0], errors[1], statistics.mean(errors[2:19]), errors[19]
+        rows.append(f"seed {seed} | {' | '.join(f'{cell:.1f}' for cell in cells)} |\n")
+    assert f"| {title}" + "| ".join(rows) in README

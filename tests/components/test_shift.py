@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from resitta import adapt
 from resitta.components.resibn import ResiBN
 from resitta.components.shift import WINDOW, Shift, looks
-from resitta.errors import BadSetting
+from resitta.errors import BadSetting, BadState
 
 
 def photos(n: int, seed: int = 0) -> Tensor:
@@ -56,6 +56,7 @@ def test_a_change_is_noticed_once_each_way(change: object) -> None:
         batch = photos(WINDOW, seed=step)
         told.append(shift(change(batch) if 8 <= step < 14 else batch))  # type: ignore[operator]
     assert {step: begun for step, begun in enumerate(told) if begun is not None} == {8: 0, 14: 0}
+    assert shift.begun == 2
 
 
 def test_without_a_change_nothing_is_noticed() -> None:
@@ -75,7 +76,7 @@ def test_how_the_stream_is_cut_does_not_matter(sizes: list[int]) -> None:
     assert told[-1:] == [begun for begun in [whole(seen)] if begun is not None]
     np.testing.assert_allclose(cut.mean, whole.mean)
     np.testing.assert_allclose(cut.variance, whole.variance)
-    assert cut.seen == whole.seen
+    assert (cut.seen, cut.begun) == (whole.seen, whole.begun)
     assert len(cut.waiting) == len(whole.waiting) == len(seen) % WINDOW
 
 
@@ -137,3 +138,14 @@ def test_a_saved_stream_goes_on_in_the_middle_of_a_window(model: nn.Module) -> N
 def test_other_layers_cannot_begin_anew(model: nn.Module, norm: str) -> None:
     with pytest.raises(BadSetting, match="renew needs norm='resibn'"):
         adapt(model, renew=2.0, norm=norm)
+
+
+@pytest.mark.parametrize("name", ["waiting", "mean", "variance"])
+def test_a_state_of_another_kind_is_refused(name: str) -> None:
+    shift = Shift(2.0)
+    shift(photos(100))
+    before = shift.get_extra_state()
+    with pytest.raises(BadState, match="this method has 4"):
+        shift.set_extra_state({**before, name: torch.zeros(3, 5)})
+    assert shift.get_extra_state().keys() == before.keys()
+    assert torch.equal(shift.get_extra_state()[name], before[name])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from resitta.components.colour import grey
 from resitta.components.replay import Replay
+from resitta.errors import BadState
 
 LOOKS = 4
 WINDOW = 64
@@ -48,7 +49,8 @@ class Shift(nn.Module):
     """Tells when a stream of images turns to another domain.
 
     The mean look of each `WINDOW` images is compared with the mean of all before them, in units of the standard
-    deviation within windows. If one of the four differs by more than `bound` of these, a new domain has begun.
+    deviation within windows. If one of the four differs by more than `bound` of these, a new domain has begun; `begun`
+    counts how often.
 
     >>> shift = Shift(bound=2.0)
     >>> day = torch.rand(256, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -59,6 +61,7 @@ class Shift(nn.Module):
     def __init__(self, bound: float) -> None:
         super().__init__()
         self.bound = bound
+        self.begun = 0
         self.replay = Replay()
         self.waiting: Looks = np.empty((0, LOOKS))
         self.seen = 0
@@ -75,8 +78,9 @@ class Shift(nn.Module):
         rows = np.concatenate((self.waiting, found[np.isfinite(found).all(axis=1)]))
         whole = len(rows) // WINDOW * WINDOW
         self.waiting = rows[whole:].copy()
-        begun = [start for start in range(0, whole, WINDOW) if self._begins(rows[start : start + WINDOW])]
-        return begun[-1] - waited if begun else None
+        starts = [start for start in range(0, whole, WINDOW) if self._begins(rows[start : start + WINDOW])]
+        self.begun += len(starts)
+        return starts[-1] - waited if starts else None
 
     def _begins(self, window: Looks) -> bool:
         """Whether this window is the first of a domain; take it into the averages."""
@@ -94,10 +98,13 @@ class Shift(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """Return what it remembers, for `state_dict`."""
         arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("waiting", "mean", "variance")}
-        return {**arrays, "seen": self.seen}
+        return {**arrays, "seen": self.seen, "begun": self.begun}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take it back from a `state_dict`."""
+        shapes = [tuple(state[name].shape[-1:]) for name in ("waiting", "mean", "variance")]
+        if shapes != [(LOOKS,)] * 3 or state["waiting"].ndim != 2:
+            raise BadState(f"the state holds looks of images of shapes {shapes}, this method has {LOOKS} of each")
         for name in ("waiting", "mean", "variance"):
             setattr(self, name, state[name].cpu().numpy().copy())
-        self.seen = int(state["seen"])
+        self.seen, self.begun = int(state["seen"]), int(state["begun"])

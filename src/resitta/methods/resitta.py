@@ -1,5 +1,6 @@
 """ResiTTA: resilient batch normalisation, an entropy-driven memory bank, teacher-student self-training."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -20,6 +21,8 @@ from resitta.errors import BadSetting
 from resitta.method import Learner, Method
 from resitta.registry import register
 from resitta.settings import setting
+
+logger = logging.getLogger(__name__)
 
 
 @register("resitta")
@@ -140,6 +143,7 @@ class ResiTTALearner(Learner):
 
     def begin_anew(self, birth: int) -> None:
         """Forget the domain that ended before the `birth`-th sample, but not what the networks learned in it."""
+        logger.info("after %d samples another domain has begun: bank and statistics begin anew", birth - 1)
         self.bank.forget_before(birth)
         return_to_source(self._layers)
 
