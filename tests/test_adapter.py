@@ -453,6 +453,15 @@ def test_a_model_that_normalises_in_place_changes_nobodys_images(model: nn.Modul
         assert torch.equal(batch, before)
 
 
+def test_a_callers_autocast_changes_nothing(model: nn.Module) -> None:
+    images = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    plain, inside = resitta.adapt(model), resitta.adapt(model)
+    for _ in range(2):
+        expected = plain(images)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(inside(images), expected)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_stays_finite(model: nn.Module, method: str, dtype: torch.dtype) -> None:

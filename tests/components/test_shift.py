@@ -108,6 +108,18 @@ def test_resitta_begins_at_the_source_in_a_new_domain(model: nn.Module) -> None:
     assert (memory.ages < 2 * WINDOW).all()
 
 
+def test_the_bank_keeps_the_new_domain_from_its_first_image_on(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter, births = adapt(model), list[int]()
+    memory = adapter.learner.memory()
+    monkeypatch.setattr(memory, "forget_before", births.append)
+    for n, begun in ((128, None), (63, None), (1, -63), (64, 0)):
+        adapter.learner.shift = lambda images, begun=begun: begun  # type: ignore[assignment]
+        adapter(photos(n))
+    assert births == [129, 193]
+
+
 def test_the_statistics_return_in_place(model: nn.Module) -> None:
     learner = adapt(model, renew=2.0).learner
     layers = [layer for layer in learner.modules() if isinstance(layer, ResiBN)]
