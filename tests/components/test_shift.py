@@ -64,6 +64,15 @@ def test_without_a_change_nothing_is_noticed() -> None:
     assert all(shift(photos(WINDOW, seed=step)) is None for step in range(50))
 
 
+def test_a_slow_film_is_one_domain() -> None:
+    first, last = photos(2, seed=3)
+    shift = Shift(2.0)
+    for step in range(20):
+        frames = first.lerp(last, torch.linspace(step, step + 1, WINDOW).view(-1, 1, 1, 1) / 80)
+        assert shift(frames) is None
+    assert shift(noisy(frames)) == 0
+
+
 @settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 150), min_size=1, max_size=12))
 def test_how_the_stream_is_cut_does_not_matter(sizes: list[int]) -> None:

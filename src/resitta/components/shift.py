@@ -21,6 +21,8 @@ WINDOW = 64
 """How many images in a row are judged together."""
 HORIZON = 2048
 """Over how many images the look of a domain is averaged, once it has lasted that long."""
+LEAST = np.array([0.05, 0.2, 0.2, 0.2])
+"""Standard deviations that count at least: the frames of a video differ so little that any step would be a domain."""
 DARK = 1e-6
 """Below this a variance counts as none: of pixels in [0, 1] it is a quarter of one step in 256."""
 
@@ -49,8 +51,8 @@ class Shift(nn.Module):
     """Tells when a stream of images turns to another domain.
 
     The mean look of each `WINDOW` images is compared with the mean of all before them, in units of the standard
-    deviation within windows. If one of the four differs by more than `bound` of these, a new domain has begun; `begun`
-    counts how often.
+    deviation within windows, or of `LEAST` if that is more. If one of the four differs by more than `bound` of these, a
+    new domain has begun; `begun` counts how often.
 
     >>> shift = Shift(bound=2.0)
     >>> day = torch.rand(256, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -86,7 +88,8 @@ class Shift(nn.Module):
         """Whether this window is the first of a domain; take it into the averages."""
         mean, variance = window.mean(axis=0), window.var(axis=0)
         known = self.seen > 0
-        begins = known and bool((np.abs(mean - self.mean) > self.bound * np.sqrt(self.variance)).any())
+        unit = np.maximum(np.sqrt(self.variance), LEAST)
+        begins = known and bool((np.abs(mean - self.mean) > self.bound * unit).any())
         if begins or not known:
             self.seen, self.mean, self.variance = WINDOW, mean, variance
         else:
