@@ -62,7 +62,7 @@ def adapt(
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
         guard: True, or a `Guard` with settings of its own, takes back what would break the adapter (resitta.guard).
         precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast),
-            with copies of the frozen weights in half their size.
+            on a CUDA device with copies of the frozen weights in half their size.
         cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
             forward pass depends on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model

@@ -17,6 +17,12 @@ from resitta.components.casts import Casts
 IMAGES = torch.rand(6, 64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(autouse=True)
+def casts_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cast here as on a CUDA device."""
+    monkeypatch.setattr("resitta.components.network.CASTS_ON", {"cuda", "cpu"})
+
+
 def casts_of(adapter: Adapter) -> Casts:
     """All networks of an adapter share one."""
     found = {id(module): module for module in adapter.modules() if isinstance(module, Casts)}

@@ -27,6 +27,8 @@ Trained = Literal["none", "affine", "all"]
 Precision = Literal["exact", "bf16"]
 Output = str | int | Callable[[Any], Tensor] | None
 Normalized = tuple[Sequence[float], Sequence[float]]
+CASTS_ON = {"cuda"}
+"""Where to cast frozen weights once: on a CPU casting in every pass takes less than looking after the copies."""
 
 
 class Network(nn.Module):
@@ -144,7 +146,8 @@ class Network(nn.Module):
         fast = self.precision == "bf16"
         frozen = (getattr(module, name) for module in self.model.modules() for name in borrowed(module))
         autocast = torch.autocast(device.type, torch.bfloat16, enabled=fast, cache_enabled=False)
-        with autocast, self.casts.of(frozen, channels_last=self.channels_last) if fast else nullcontext():
+        worthwhile = fast and device.type in CASTS_ON
+        with autocast, self.casts.of(frozen, channels_last=self.channels_last) if worthwhile else nullcontext():
             yield
 
     @torch.no_grad()
