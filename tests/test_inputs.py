@@ -6,7 +6,7 @@ from torch import nn
 
 from resitta.components.network import Network
 from resitta.errors import BadImages
-from resitta.inputs import ROUNDING, check_form, check_values
+from resitta.inputs import ROUNDING, Values, check_form
 
 NETWORK = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
 NORMALIZED = Network(nn.Conv2d(3, 4, 3), normalized=((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))
@@ -20,17 +20,17 @@ def test_exactly_the_unit_interval_is_taken(low: float, high: float) -> None:
     inside = all(-ROUNDING <= float(v) <= 1 + ROUNDING for v in (images[0, 0, 0, 0], images[1, 2, 3, 3]))
     for network, given_images in ((NETWORK, images), (NORMALIZED, (images - 0.5) / 0.25)):
         if inside:
-            assert check_values(given_images, network, "raise") is None
+            assert Values(given_images, network).check("raise") is None
         elif abs(min(low, 0)) > 2 * ROUNDING or max(high, low) > 1 + 2 * ROUNDING:
             with pytest.raises(BadImages, match="must lie in"):
-                check_values(given_images, network, "raise")
+                Values(given_images, network).check("raise")
 
 
 def test_finite_images_are_told_from_others() -> None:
     images = torch.rand(4, 3, 5, 5)
     images[1, 0, 0, 0] = float("nan")
     images[3, 2, 1, 1] = float("inf")
-    finite = check_values(images, NETWORK, "skip")
+    finite = Values(images, NETWORK).check("skip")
     assert finite is not None
     assert finite.tolist() == [True, False, True, False]
 
@@ -39,7 +39,7 @@ def test_the_range_of_finite_images_counts_even_beside_others() -> None:
     images = torch.rand(4, 3, 5, 5)
     images[1], images[2, 0, 0, 0] = float("nan"), 7.0
     with pytest.raises(BadImages, match="found .* to 7"):
-        check_values(images, NETWORK, "skip")
+        Values(images, NETWORK).check("skip")
 
 
 def test_channels_must_agree_with_normalized() -> None:

@@ -34,11 +34,6 @@ def check_form(images: Any, network: Network) -> None:
         raise BadImages(f"images are on {images.device}, the model is on {network.device}; call {move}")
 
 
-def check_values(images: Tensor, network: Network, non_finite: NonFinite) -> Tensor | None:
-    """Refuse values outside [0, 1]; return which images are finite, or None when all are (one copy to the host)."""
-    return Values(images, network).check(non_finite)
-
-
 class Values:
     """The pixels of a batch. Their lowest and highest are on the way to the host as soon as there is one of these."""
 
@@ -49,7 +44,7 @@ class Values:
         self._arrived = mark(extremes)
 
     def check(self, non_finite: NonFinite) -> Tensor | None:
-        """Wait for them and do what `check_values` does."""
+        """Wait for them; refuse values outside [0, 1]; return which images are finite, or None when all are."""
         if self._arrived is not None:
             self._arrived.synchronize()
         low, high = self._extremes.tolist()

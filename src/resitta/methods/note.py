@@ -48,12 +48,10 @@ class NOTELearner(Learner):
         """Return the logits; each sample is normalised on its own."""
         return self.network.predict(images)
 
-    def step(self, images: Tensor) -> Tensor:
-        """Predict, fill the memory, and update whenever `update_every` further samples have come."""
-        logits = self.predict(images)
+    def absorb(self, images: Tensor, logits: Tensor) -> None:
+        """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
-        return logits
 
     def update(self) -> None:
         """One entropy step on everything in the memory."""
