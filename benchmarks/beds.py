@@ -66,7 +66,8 @@ def main() -> None:
         print(f"{job.title}: {record.average:.2f} %, {record.images_per_second:,.0f} images/s", flush=True)
     order = list(METHODS)
     runs.sort(key=lambda record: (order.index(record.method), str(record.settings), record.seed))
-    print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if bed.model == task.model else None)))
+    comparable = bed.model == task.model and not args.corruptions
+    print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if comparable else None)))
 
 
 def arguments() -> argparse.Namespace:
@@ -82,6 +83,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the methods")
     parser.add_argument("--precision", choices=("exact", "bf16"), default="exact")
     parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
+    parser.add_argument("--corruptions", nargs="+", default=None, help="which, in this order (default: the paper's)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="how many runs share the device (default: 1)")
     parser.add_argument("--out", type=Path, default=None, help="default: runs/BED")
@@ -118,8 +120,9 @@ def run_all(args: argparse.Namespace, jobs: list[Job]) -> Iterator[tuple[Job, Ru
 
 
 def protocol_of(args: argparse.Namespace) -> Protocol:
-    """The protocol of the bed's task, on as many images as asked for."""
-    return replace(TASKS[BEDS[args.bed].task].protocol, per_domain=args.per_domain)
+    """The protocol of the bed's task, on the images and corruptions asked for."""
+    protocol = TASKS[BEDS[args.bed].task].protocol
+    return replace(protocol, per_domain=args.per_domain, corruptions=args.corruptions or protocol.corruptions)
 
 
 def open_bench(args: argparse.Namespace) -> Bench:

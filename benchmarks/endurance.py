@@ -3,7 +3,8 @@
     python benchmarks/endurance.py --part million      # a small network on tiny images
     python benchmarks/endurance.py --part recurring    # 20 visits of the 15 corruptions; needs the beds
 
-`million` prints resident memory and throughput in ten parts of the stream; `recurring` prints the error of each visit.
+`million` prints resident memory and throughput in ten parts of the stream; `recurring` prints the error of each visit,
+and the same command goes on after the last whole visit if it was stopped.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter, adapt
-from resitta.bench.metrics import Metrics
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.models import create as create_model
 
@@ -106,35 +106,41 @@ def feed(adapter: Adapter, world: TinyWorld, samples: int, batch_size: int, star
     return samples / seconds, 100 * wrong / samples
 
 
-def recurring(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Visit the 15 corruptions again and again without a reset; yield the errors of the visits after each."""
+def recurring(args: argparse.Namespace, name: str) -> None:
+    """Visit the 15 corruptions again and again without a reset; keep the errors and the adapter after each visit."""
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
     sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
     model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
-    settings = {"anchor": args.anchor, "renew": args.renew}
-    adapter, metrics = adapt(model, "resitta", seed=args.seed, guard=True, **settings), Metrics()
+    adapter = adapt(model, "resitta", seed=args.seed, guard=True, anchor=args.anchor, renew=args.renew)
     assert adapter.guard is not None
-    stream, errors = protocol.stream(sets, args.seed), np.empty(0)
-    for batch in stream.batches(protocol.batch_size, args.device):
-        metrics.add(adapter(batch.images), batch.labels, batch.domains)
-        if adapter.samples // (len(stream) // args.visits) > len(errors):
-            errors = errors_of_visits(metrics, len(errors) + 1, protocol)
-            progress = f"{adapter.samples:,} of {len(stream):,} samples"
-            print(f"{progress}, visit {len(errors)}: {errors[-1]:.2f} %", flush=True)
-            counts = {reason: n for reason, n in adapter.guard.counts.items() if n}
-            yield {"error_of_each_visit": errors.round(2).tolist(), "guard": counts}
-
-
-def errors_of_visits(metrics: Metrics, visits: int, protocol: Protocol) -> Floats:
-    """The mean error over the corruptions of each visit so far."""
-    corruptions = len(protocol.corruptions)
-    errors = metrics.domain_errors(visits * corruptions)[: visits * corruptions]
-    means: Floats = np.array(errors).reshape(visits, corruptions).mean(axis=1)
-    return means
+    stream = protocol.stream(sets, args.seed)
+    counts = np.zeros((2, args.visits, len(protocol.corruptions)))  # samples, and how many of them were wrong
+    state, counted = (args.cache.parent / f"{name}{suffix}" for suffix in (".safetensors", ".npy"))
+    if state.exists() and counted.exists():
+        adapter.restore(state)
+        counts = np.load(counted)
+        if counts[0].sum() != adapter.samples:
+            raise SystemExit(f"{state} and {counted} were not written together; remove both and begin anew")
+    rest = replace(stream, domain=stream.domain[adapter.samples :], index=stream.index[adapter.samples :])
+    for batch in rest.batches(protocol.batch_size, args.device):
+        wrong = adapter(batch.images).argmax(dim=1).cpu().numpy() != batch.labels
+        visits = adapter.samples * args.visits // len(stream)
+        more = visits > int(counts[0].sum()) * args.visits // len(stream)
+        tallies = [np.bincount(batch.domains, weights, counts[0].size) for weights in (np.ones(len(wrong)), wrong)]
+        counts += np.reshape(tallies, counts.shape)
+        if more:
+            errors = (100 * counts[1] / np.maximum(1, counts[0])).mean(axis=1)[:visits]
+            print(f"{adapter.samples:,} of {len(stream):,} samples, visit {visits}: {errors[-1]:.2f} %", flush=True)
+            alarms = {reason: n for reason, n in adapter.guard.counts.items() if n}
+            keep(args.record, name, {"error_of_each_visit": errors.round(2).tolist(), "guard": alarms})
+            np.save(counted, counts)
+            adapter.save(state)
+    state.unlink()
+    counted.unlink()
 
 
 def main() -> None:
-    """Run one part and put it into the record, the visits of a recurring stream as they come."""
+    """Run one part and put it into the record."""
     args = arguments()
     torch.set_num_threads(1)
     if args.part == "million":
@@ -143,14 +149,17 @@ def main() -> None:
         return
     renew = "" if args.renew is None else f", renew {args.renew:g}"
     stream = f"{args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}{renew}, seed {args.seed}"
-    for found in recurring(args):
-        keep(args.record, f"recurring, {stream}, {args.device}", found)
+    recurring(args, f"recurring, {stream}, {args.device}")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """All results so far, by name."""
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
 def keep(path: Path, name: str, found: dict[str, Any]) -> None:
     """Put a result into the record, in the place of an earlier one of that name."""
-    record = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**record, name: found}, indent=1) + "\n")
+    path.write_text(json.dumps({**read(path), name: found}, indent=1) + "\n")
 
 
 def arguments() -> argparse.Namespace:

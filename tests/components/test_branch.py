@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from resitta.components.branch import Branch
+from resitta.components.branch import Branch, side_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA graphs have branches")
 
@@ -25,6 +25,12 @@ def test_without_a_recording_work_stays_in_its_stream() -> None:
 
 
 @needs_cuda
+def test_all_branches_share_one_stream() -> None:
+    x = torch.ones(1, device="cuda")
+    assert side_stream(x.device) == side_stream(x.device)
+
+
+@needs_cuda
 def test_a_recording_computes_the_same_in_branches() -> None:
     branch, x = Branch(), torch.zeros(1 << 20, device="cuda")
     with branch(x):  # makes the stream, which a recording must not
@@ -32,7 +38,7 @@ def test_a_recording_computes_the_same_in_branches() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         with branch(x):
-            assert torch.cuda.current_stream() == branch.stream
+            assert torch.cuda.current_stream() == side_stream(x.device)
             squares = x.square()
             for _ in range(20):
                 squares = squares + 1

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
+from resitta.components.fixed_norm import FixedNorm, fixed_norm
 from resitta.components.lean import Lean
 
 
@@ -78,6 +79,32 @@ def test_in_place_it_writes_into_what_it_was_given(relu: Callable[[Tensor], Tens
         assert (y[:, :columns] >= 0).all()
         gradients += torch.autograd.grad(y.square().sum(), x)
     assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("relu", [F.relu, nn.ReLU(inplace=True)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_behind_a_normalisation_it_keeps_nothing(
+    relu: Callable[[Tensor], Tensor], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+
+    def backward(ctx: object, grad: Tensor) -> tuple[None, ...]:  # the real one needs CUDA's kernels
+        seen.append(grad)
+        return (None,) * 8
+
+    monkeypatch.setattr(FixedNorm, "backward", staticmethod(backward))
+    layer, x = nn.BatchNorm2d(3), torch.randn(4, 3, 8, 8).to(dtype)
+    nn.init.normal_(layer.weight)
+    mean, var = torch.randn(3), torch.rand(3) + 0.1
+    for mode in (Lean(), nullcontext()):
+        with mode:
+            z = relu(fixed_norm(layer, x, mean, var))
+        assert isinstance(mode, nullcontext) or not z.grad_fn.saved_tensors  # type: ignore[union-attr]
+        z.square().sum().backward()  # type: ignore[no-untyped-call]
+    ours, theirs = seen
+    assert torch.equal(ours, theirs)
+    assert (ours == 0).any()
+    assert (ours != 0).any()
 
 
 def test_the_input_of_a_frozen_convolution_may_go() -> None:

@@ -40,6 +40,33 @@ def test_from_the_third_call_on_the_recording_is_used() -> None:
 
 
 @needs_cuda
+def test_a_chain_of_functions_works_in_one_place() -> None:
+    def shift(x: Tensor, by: Tensor) -> Tensor:
+        return x + by
+
+    replay, by = Replay(), torch.tensor(10.0, device="cuda")
+    for value in range(WARM_UP + 3):
+        x = torch.full((3,), float(value), device="cuda")
+        result = replay(double, replay(shift, replay(double, x), by))
+        assert torch.equal(result, 2 * (2 * torch.full_like(x, value) + by))
+        assert (x == value).all(), "the caller's tensor must stay"
+    assert len(replay._recordings) == 2
+    assert len(replay._places) == 2
+
+
+@needs_cuda
+def test_a_result_may_come_back_as_any_input() -> None:
+    def minus(x: Tensor, y: Tensor) -> Tensor:
+        return x - y
+
+    replay = Replay()
+    for value in range(WARM_UP + 3):
+        x = torch.full((3,), float(value), device="cuda")
+        assert torch.equal(replay(minus, x, replay(double, x)), -x)
+        assert torch.equal(replay(minus, replay(double, x), x), x)
+
+
+@needs_cuda
 @pytest.mark.parametrize("change", [lambda net: net.to(torch.float64), lambda net: net.load_state_dict({})])
 def test_moving_and_loading_forget_recordings(change: object) -> None:
     net = nn.Sequential(Replay()).cuda()

@@ -2,9 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
+
+
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all branches on a device: for each stream, libraries keep dozens of megabytes to work in."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Branch:
@@ -23,18 +30,13 @@ class Branch:
 
     def __init__(self) -> None:
         self.stream: torch.cuda.Stream | None = None
-        self.open = False
 
     @contextmanager
     def __call__(self, x: Tensor) -> Iterator[None]:
         """Begin after all that was done so far, on the device of x."""
-        if not x.is_cuda:
-            yield
-            return
-        if self.stream is None or self.stream.device != x.device:
-            self.stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
-        self.open = torch.cuda.is_current_stream_capturing()
-        if not self.open:
+        stream = side_stream(x.device) if x.is_cuda else None  # made before the first recording, not in it
+        self.stream = stream if stream is not None and torch.cuda.is_current_stream_capturing() else None
+        if self.stream is None:
             yield
             return
         self.stream.wait_stream(torch.cuda.current_stream(x.device))
@@ -43,6 +45,6 @@ class Branch:
 
     def join(self) -> None:
         """Let what follows begin after the branch."""
-        if self.open and self.stream is not None:
+        if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
-            self.open = False
+            self.stream = None

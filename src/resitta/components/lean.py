@@ -2,7 +2,7 @@
 
 Autograd keeps the input of every convolution for the gradient of its weight, which nobody asks for when only the
 normalisation layers are trained, and the result of every ReLU, of which the way back needs to know only where it is
-positive.
+positive. Behind a normalisation, which keeps its own input, even that can be computed anew.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,15 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from resitta.components import fixed_norm
+
 CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
 RELUS = {F.relu, torch.relu, Tensor.relu}
 RELUS_IN_PLACE = {F.relu_, Tensor.relu_}
 
 
 class Lean(TorchFunctionMode):
-    """Keep nothing of the input of convolutions with frozen weights, and one byte per value of a ReLU.
+    """Keep nothing of the input of convolutions with frozen weights, and of a ReLU one byte per value, or nothing.
 
     >>> x, weight = torch.tensor([[[1.0, -2.0]]], requires_grad=True), torch.tensor([[[3.0]]])
     >>> with Lean():
@@ -52,20 +54,24 @@ def _relu(input: Tensor, inplace: bool = False, *, in_place: bool = False) -> Te
 
 
 class LeanReLU(torch.autograd.Function):
-    """max(x, 0), which keeps where it is positive."""
+    """max(x, 0), which keeps where it is positive, unless x can be computed anew."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, in_place: bool) -> Tensor:
         """Cut off below zero."""
+        ctx.node = x.grad_fn if fixed_norm.made(x) else None
         result = x.relu_() if in_place else x.relu()
         if in_place:
             ctx.mark_dirty(x)
-        ctx.save_for_backward(result > 0)
+        if ctx.node is None:
+            ctx.save_for_backward(result > 0)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Let the gradient through where x was positive."""
+        if ctx.node is not None:
+            return torch.ops.aten.threshold_backward(grads[0], fixed_norm.again(ctx.node), 0), None
         (positive,) = ctx.saved_tensors
         # Dropout's way back lets a mask decide as well, and takes half the time of torch.where.
         return torch.ops.aten.native_dropout_backward(grads[0], positive, 1.0), None

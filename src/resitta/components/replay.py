@@ -5,7 +5,8 @@ reads and writes the very memory it was recorded with; hence the rules for a fun
 
 - it works on tensors alone and never waits for the device (no `.item()`, no `if` on a value);
 - what it changes, it changes in place; what it returns is overwritten by the next replay, of whatever function of the
-  same `Replay`, since all its recordings share the memory they work in.
+  same `Replay`, since all its recordings share the memory they work in: what lies in between, the places of inputs of
+  one shape, and the first of these for a result of that shape. So a chain of functions works in one place.
 """
 
 import logging
@@ -37,6 +38,15 @@ def call_directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     return function(*inputs)
 
 
+def traits(value: Tensor) -> tuple[Any, ...]:
+    """All that a recording knows of a tensor but its values and where they lie.
+
+    >>> traits(torch.ones(2)) == traits(torch.zeros(2)), traits(torch.ones(2)) == traits(torch.ones(3))
+    (True, False)
+    """
+    return value.shape, value.dtype, value.stride(), value.device
+
+
 @dataclass(frozen=True)
 class Recording:
     """A graph, the tensors it reads, and the one it leaves its result in."""
@@ -47,10 +57,23 @@ class Recording:
 
     def replay(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Run the graph on other inputs of the same shapes."""
-        for place, value in zip(self.inputs, inputs, strict=True):
-            place.copy_(value, non_blocking=True)
+        fill(self.inputs, inputs)
         self.graph.replay()
         return self.result
+
+
+def fill(places: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
+    """Copy each value to its place; one that lies in the place of another is saved from it first.
+
+    >>> a, b = torch.tensor([1.0]), torch.tensor([2.0])
+    >>> fill((a, b), (torch.tensor([3.0]), a))
+    >>> a, b
+    (tensor([3.]), tensor([1.]))
+    """
+    moves = [(place, value) for place, value in zip(places, values, strict=True) if value is not place]
+    saved = [value.clone() if any(value is place for place in places) else value for _, value in moves]
+    for (place, _), value in zip(moves, saved, strict=True):
+        place.copy_(value, non_blocking=True)
 
 
 class Replay(nn.Module):
@@ -78,13 +101,14 @@ class Replay(nn.Module):
         """Record anew from here on."""
         self._calls: Counter[Any] = Counter()
         self._recordings: dict[Any, Recording] = {}
+        self._places: dict[Any, Tensor] = {}
         self._pool: Any = None
 
     def forward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Return `function(*inputs)`; keep a copy of the result if it has to outlive the next call."""
         if not self.enabled or not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
             return function(*inputs)
-        key = (function.__name__, torch.is_grad_enabled(), *((t.shape, t.dtype, t.stride()) for t in inputs))
+        key = (function.__name__, torch.is_grad_enabled(), *map(traits, inputs))
         if key not in self._recordings:
             self._calls[key] += 1
             if self._calls[key] != WARM_UP + 1 or len(self._recordings) >= MOST:
@@ -96,13 +120,15 @@ class Replay(nn.Module):
         return self._recordings[key].replay(inputs)
 
     def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording | None:
-        places = tuple(value.clone() for value in inputs)
+        places = tuple(self._place(index, value) for index, value in enumerate(inputs))
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(inputs[0].device)
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
             with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
                 result = function(*places)
+                if traits(result) == traits(places[0]) and not result.requires_grad:
+                    result = places[0].copy_(result)
         except Exception as error:  # a model may do anything; what does not record still runs as it is
             reason = str(error).partition("\n")[0]
             logger.info("%s is not recorded as a CUDA graph: %s", function.__name__, reason)
@@ -111,6 +137,13 @@ class Replay(nn.Module):
             self._pool = None  # and may have left something there
             return None
         return Recording(graph, places, result)
+
+    def _place(self, index: int, value: Tensor) -> Tensor:
+        """The place of all inputs that come at this index and look like this one."""
+        key = index, traits(value)
+        if key not in self._places:
+            self._places[key] = torch.empty_like(value)
+        return self._places[key]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Replay":
         self.forget()
@@ -121,4 +154,4 @@ class Replay(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle everything but the recordings."""
-        return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_pool": None}
+        return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_places": {}, "_pool": None}
