@@ -7,31 +7,35 @@ and a heap that is mostly stale is made anew. One step therefore costs the logar
 
 import heapq
 import math
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 Entry = tuple[Any, ...]
+Current = list[int] | dict[int, int]
 SLACK = 64
+NOBODY = -1
+"""The birth and the label of a sample that is not there."""
 
 
 class LazyHeap:
-    """A heap whose entries may become stale; `is_stale` tells which.
+    """A heap whose entries may become stale. Each ends with a value and a key, and counts while `current[key]` is it.
 
-    >>> gone = {1}
-    >>> heap = LazyHeap(lambda entry: entry[0] in gone)
-    >>> heap.push((1,)), heap.push((2,))
+    >>> current = [7, 7]
+    >>> heap = LazyHeap(current)
+    >>> heap.push((0.1, 7, 0)), heap.push((0.2, 7, 1))
     (None, None)
+    >>> current[0] = 8
     >>> heap.top()
-    (2,)
+    (0.2, 7, 1)
     """
 
-    __slots__ = ("_entries", "_fresh", "_is_stale", "_room")
+    __slots__ = ("_current", "_entries", "_fresh", "_room")
 
-    def __init__(self, is_stale: Callable[[Entry], bool]) -> None:
+    def __init__(self, current: Current) -> None:
+        self._current = current
         self._entries: list[Entry] = []
         self._fresh: list[Entry] = []  # not in order yet: many become stale before anybody looks
-        self._is_stale = is_stale
         self._room = SLACK
 
     def push(self, entry: Entry) -> None:
@@ -39,69 +43,85 @@ class LazyHeap:
         self._fresh.append(entry)
         self._room -= 1
         if self._room < 0:
-            self._entries = [kept for kept in (*self._entries, *self._fresh) if not self._is_stale(kept)]
+            self._entries = valid(self._entries + self._fresh, self._current)
             heapq.heapify(self._entries)
             self._fresh.clear()
             self._room = SLACK + len(self._entries)
 
     def top(self) -> Entry | None:
         """The smallest entry that is not stale."""
-        entries, is_stale = self._entries, self._is_stale
+        entries, current = self._entries, self._current
         if self._fresh:
             for entry in self._fresh:
-                if not is_stale(entry):
+                if current[entry[-1]] == entry[-2]:
                     heapq.heappush(entries, entry)
             self._fresh.clear()
-        while entries and is_stale(entries[0]):
+        while entries:
+            entry = entries[0]
+            if current[entry[-1]] == entry[-2]:
+                return entry
             heapq.heappop(entries)
-        return entries[0] if entries else None
+        return None
 
     def pop(self) -> None:
         """Remove the top entry."""
         heapq.heappop(self._entries)
 
 
+def valid(entries: Iterable[Entry], current: Current) -> list[Entry]:
+    """Those that are not stale, as in a `LazyHeap`.
+
+    >>> valid([(0.1, 7, 0), (0.2, 8, 0)], [8])
+    [(0.2, 8, 0)]
+    """
+    return [entry for entry in entries if current[entry[-1]] == entry[-2]]
+
+
 class ClassSamples:
-    """The samples of one class: by age, by lowest and by highest entropy (of equals, the older first)."""
+    """The samples of one class: by age, by lowest and by highest entropy (of equals, the older first).
 
-    __slots__ = ("_highest", "_lowest", "_news", "_room", "by_age", "version")
+    Each is (entropy, birth, slot), and here as long as its slot has that birth.
+    """
 
-    def __init__(self) -> None:
-        self.by_age: OrderedDict[int, int] = OrderedDict()  # slot -> birth, the oldest first
-        self._lowest = LazyHeap(self._is_gone)
-        self._highest = LazyHeap(self._is_gone)
+    __slots__ = ("_births", "_by_age", "_highest", "_lowest", "_news", "_room", "count")
+
+    def __init__(self, births: list[int]) -> None:
+        self.count = 0
+        self._births = births
+        self._by_age: deque[Entry] = deque()  # the oldest first, among them some that have gone
+        self._lowest = LazyHeap(births)
+        self._highest = LazyHeap(births)
         self._news: list[Entry] = []  # in no heap yet: many go before anybody asks for entropies
         self._room = SLACK
-        self.version = 0
 
-    def add(self, slot: int, birth: int, entropy: float) -> None:
+    def add(self, entry: Entry) -> None:
         """Take in a sample younger than all others."""
-        self.by_age[slot] = birth
-        self._news.append((entropy, birth, slot))
-        self.version += 1
+        self._by_age.append(entry)
+        self._news.append(entry)
         self._room -= 1
         if self._room < 0:
-            self._news = [entry for entry in self._news if not self._is_gone(entry)]
-            self._room = SLACK + len(self._news)
+            self._by_age = deque(valid(self._by_age, self._births))
+            self._news = valid(self._news, self._births)
+            self._room = SLACK + len(self._by_age)
 
-    def remove(self, slot: int) -> None:
-        """Let a sample go."""
-        del self.by_age[slot]
-        self.version += 1
+    def oldest(self) -> Entry:
+        """The oldest sample; there must be one."""
+        births, by_age = self._births, self._by_age
+        while births[by_age[0][2]] != by_age[0][1]:
+            by_age.popleft()
+        return by_age[0]
 
     def extremes(self) -> tuple[Entry, Entry]:
-        """(entropy, birth, slot) of the lowest entropy, (-entropy, birth, slot) of the highest."""
-        for entropy, birth, slot in self._news:
-            self._lowest.push((entropy, birth, slot))
+        """The sample of the lowest entropy, and that of the highest with its entropy negated; there must be one."""
+        for entry in self._news:
+            entropy, birth, slot = entry
+            self._lowest.push(entry)
             self._highest.push((-entropy, birth, slot))
         self._news.clear()
         lowest, highest = self._lowest.top(), self._highest.top()
-        assert lowest is not None  # who asks knows that there are samples
+        assert lowest is not None
         assert highest is not None
         return lowest, highest
-
-    def _is_gone(self, entry: Entry) -> bool:
-        return self.by_age.get(entry[2]) != int(entry[1])
 
 
 class Outlook(NamedTuple):
@@ -119,34 +139,66 @@ class Outlook(NamedTuple):
 class Level:
     """The classes that have one and the same count, and the candidates among their samples."""
 
-    def __init__(self, classes: dict[int, ClassSamples], count: int) -> None:
-        self._classes, self._count = classes, count
-        self._oldest = LazyHeap(self._is_stale)
-        self._young = LazyHeap(self._is_stale)  # lowest entropies of classes, by birth, until they are mature
-        self._mature = LazyHeap(self._is_stale)
-        self._highest = LazyHeap(self._is_stale)
+    __slots__ = (
+        "_classes",
+        "_count",
+        "_highest",
+        "_mature",
+        "_of_new_entropy",
+        "_oldest",
+        "_versions",
+        "_young",
+        "arrived",
+        "population",
+    )
+
+    def __init__(self, classes: dict[int, ClassSamples], versions: dict[int, int], count: int) -> None:
+        self._classes, self._versions, self._count = classes, versions, count
+        self._oldest = LazyHeap(versions)
+        self._young = LazyHeap(versions)  # lowest entropies of classes, by birth, until they are mature
+        self._mature = LazyHeap(versions)
+        self._highest = LazyHeap(versions)
+        self.population = 0
+        """How many classes there are."""
         self.arrived: set[int] = set()
         """Classes that have come to this count, or have changed and come back to it, since anybody looked."""
         self._of_new_entropy: set[int] = set()
 
     def oldest(self) -> tuple[int, int]:
         """Birth and slot of the oldest sample."""
+        alone = self._alone() if self.population == 1 else None
+        if alone is not None:
+            _, birth, slot = alone.oldest()
+            return birth, slot
         self._welcome()
         entry = self._oldest.top()
         assert entry is not None  # the dominant classes have samples
         return entry[0], entry[1]
 
+    def _alone(self) -> ClassSamples | None:
+        """The samples of the only class at this count, if it has just changed: it needs no comparison with others."""
+        if len(self.arrived) == 1:
+            samples = self._classes[next(iter(self.arrived))]
+            if samples.count == self._count:
+                return samples
+        return None
+
     def _welcome(self) -> None:
         for label in self.arrived:
             samples = self._classes[label]
-            if len(samples.by_age) == self._count:  # else it came and went
-                slot, birth = next(iter(samples.by_age.items()))
-                self._oldest.push((birth, slot, label, samples.version))
+            if samples.count == self._count:  # else it came and went
+                _, birth, slot = samples.oldest()
+                self._oldest.push((birth, slot, self._versions[label], label))
                 self._of_new_entropy.add(label)
         self.arrived.clear()
 
     def outlook(self, mature_by: float) -> Outlook:
         """The other candidates, when those born by `mature_by` count as mature."""
+        alone = self._alone() if self.population == 1 else None
+        if alone is not None:
+            (_, birth, slot), (negated, _, highest_slot) = alone.extremes()
+            mature = birth <= mature_by
+            return Outlook(slot if mature else None, math.inf if mature else birth, -negated, highest_slot)
         self._settle()
         while (entry := self._young.top()) is not None and entry[0] <= mature_by:
             self._young.pop()
@@ -165,55 +217,67 @@ class Level:
         self._welcome()
         for label in self._of_new_entropy:
             samples = self._classes[label]
-            if len(samples.by_age) == self._count:
+            if samples.count == self._count:
                 (entropy, birth, slot), highest = samples.extremes()
-                self._young.push((birth, entropy, slot, label, samples.version))
-                self._highest.push((*highest, label, samples.version))
+                version = self._versions[label]
+                self._young.push((birth, entropy, slot, version, label))
+                self._highest.push((*highest, version, label))
         self._of_new_entropy.clear()
-
-    def _is_stale(self, entry: Entry) -> bool:
-        return self._classes[entry[-2]].version != int(entry[-1])
 
 
 class BankIndex:
     """All classes and levels. The dominant classes are those of the highest level that has any."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
+        self._births = [NOBODY] * capacity
+        self._labels = [NOBODY] * capacity
         self._classes: dict[int, ClassSamples] = {}
-        self._levels: dict[int, Level] = {}
-        self._population: dict[int, int] = {}
+        self._versions: dict[int, int] = {}
+        """How often the samples of each class have changed."""
+        self._levels = [Level(self._classes, self._versions, 0)]
         self._top = 0
 
-    def add(self, slot: int, label: int, birth: int, entropy: float) -> None:
-        """Enter a sample."""
-        samples = self._classes.get(label)
-        if samples is None:
-            samples = self._classes[label] = ClassSamples()
-        samples.add(slot, birth, entropy)
-        count = len(samples.by_age)
-        self._move(label, count - 1, count)
+    def put(self, slot: int, label: int, birth: int, entropy: float) -> None:
+        """Enter a sample younger than all others, in the place of the one that has its slot, if any."""
+        samples = self._classes.get(label) or self._new_class(label)
+        if self._labels[slot] == label:  # the class keeps its count
+            self._versions[label] += 1
+            self._levels[samples.count].arrived.add(label)
+        else:
+            self.remove(slot)
+            self._labels[slot] = label
+            self._move(label, samples, samples.count + 1)
+        self._births[slot] = birth
+        samples.add((entropy, birth, slot))
 
-    def remove(self, slot: int, label: int) -> None:
-        """Let a sample go."""
-        samples = self._classes[label]
-        samples.remove(slot)
-        count = len(samples.by_age)
-        self._move(label, count + 1, count)
+    def remove(self, slot: int) -> None:
+        """Let a sample go, if there is one."""
+        label = self._labels[slot]
+        if label != NOBODY:
+            self._labels[slot] = self._births[slot] = NOBODY
+            samples = self._classes[label]
+            self._move(label, samples, samples.count - 1)
 
     def dominant(self) -> Level:
         """The samples of the dominant classes, one of which may have to leave."""
         return self._levels[self._top]
 
-    def _move(self, label: int, old: int, new: int) -> None:
-        """Take a class from the level of its old count to that of its new one."""
-        population = self._population
-        population[old] = population.get(old, 1) - 1
-        population[new] = population.get(new, 0) + 1
-        if new:
-            level = self._levels.get(new)
-            if level is None:
-                level = self._levels[new] = Level(self._classes, new)
-            level.arrived.add(label)
-            self._top = max(self._top, new)
-        while self._top and not population[self._top]:
-            self._top -= 1
+    def _new_class(self, label: int) -> ClassSamples:
+        self._versions[label] = 0
+        self._levels[0].population += 1
+        self._classes[label] = samples = ClassSamples(self._births)
+        return samples
+
+    def _move(self, label: int, samples: ClassSamples, count: int) -> None:
+        """Take a class to the level of its new count, one above or below its old one."""
+        levels = self._levels
+        if count == len(levels):
+            levels.append(Level(self._classes, self._versions, count))
+        levels[samples.count].population -= 1
+        level = levels[count]
+        level.population += 1
+        level.arrived.add(label)
+        samples.count = count
+        self._versions[label] += 1
+        if count > self._top or not levels[self._top].population:
+            self._top = count

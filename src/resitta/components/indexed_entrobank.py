@@ -35,12 +35,9 @@ class IndexedEntroBank(EntroBank):
 
     def admit(self, label: int, entropy: float) -> int | None:
         """Decide by the index and keep it up to date."""
-        full = self.size == self.capacity
-        slot = self._leaving(entropy) if full else self.size
+        slot = self._leaving(entropy) if self.size == self.capacity else self.size
         if slot is not None:
-            if full:
-                self.index.remove(slot, int(self.all_labels[slot]))
-            self.index.add(slot, label, self.clock, entropy)
+            self.index.put(slot, label, self.clock, entropy)
             self.found.oldest = self.found.outlook = None
         return slot
 
@@ -78,7 +75,7 @@ class IndexedEntroBank(EntroBank):
         self._reindex()
 
     def _reindex(self) -> None:
-        self.index, self.found = BankIndex(), Found()
+        self.index, self.found = BankIndex(self.capacity), Found()
         for slot in self.births[: self.size].argsort().tolist():
             label, birth, entropy = self.all_labels[slot], self.births[slot], self.all_entropies[slot]
-            self.index.add(slot, int(label), int(birth), float(entropy))
+            self.index.put(slot, int(label), int(birth), float(entropy))
