@@ -3,7 +3,8 @@
     python benchmarks/speed.py                                   (CPU, WRN-16-1)
     python benchmarks/speed.py --device cuda --bed cifar10-wrn28x10 --latency --out speed.json
 
-Takes the weights and the first 640 images of a bed (see benchmarks/beds.py), in batches of 64.
+Takes the weights and 640 images of a bed (see benchmarks/beds.py), in batches of 64. Beside the methods in all their
+modes: the corruptions, one batch each, and the bank on its own.
 """
 
 import argparse
@@ -14,9 +15,11 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bank
 import numpy as np
 import torch
 from beds import BEDS
@@ -26,6 +29,7 @@ from torch import Tensor, nn
 from resitta import Adapter, adapt
 from resitta.bench.record import environment
 from resitta.models import create as create_model
+from resitta.streams.corruptions import CORRUPTIONS, corrupt
 from resitta.streams.datasets import open_images
 
 Call = Callable[[Tensor], Any]
@@ -50,6 +54,8 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {"rows": lambda: throughput(model, images, args)}
     if args.device != "cpu":
         parts["memory"] = lambda: memory(model, images)
+    parts["corruptions"] = lambda: corruptions(model, images, args)
+    parts["bank"] = bank.rates
     if args.latency:
         parts["latency"] = lambda: latency(model, images, args.seconds)
         parts["batch_1"] = lambda: batch_1(model, images, args.seconds)
@@ -152,6 +158,17 @@ def wait(images: Images) -> None:
     """Wait for the device."""
     if images.is_cuda:
         torch.cuda.synchronize()
+
+
+def corruptions(model: nn.Module, images: Images, args: argparse.Namespace) -> dict[str, float]:
+    """What it costs to corrupt a batch, as a ratio to plain inference on it."""
+    found: dict[str, float] = {}
+    for name in CORRUPTIONS:
+        call = partial(corrupt, name=name)
+        call(images.batch())
+        plain = seconds_per_call(inference(model), images, args.seconds / 4)
+        found[name] = seconds_per_call(call, images, args.seconds / 4) / plain
+    return {**found, "mean of all": statistics.mean(found.values())}
 
 
 def memory(model: nn.Module, images: Images) -> dict[str, float]:

@@ -1,5 +1,9 @@
 import copy
 import pickle
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -28,6 +32,28 @@ def test_it_has_no_state_and_can_be_copied() -> None:
     for twin in (copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))):
         assert not twin.enabled
         assert torch.equal(twin(double, torch.ones(2)), torch.full((2,), 2.0))
+
+
+def test_threads_record_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording: list[int] = []
+
+    @contextmanager
+    def graph(*args: object, **kwargs: object) -> Iterator[None]:
+        recording.append(len(recording))
+        yield
+        recording.pop()
+
+    def slow(x: Tensor) -> Tensor:
+        time.sleep(0.05)
+        assert recording == [0], "another thread records as well"
+        return 2 * x
+
+    for name in ("CUDAGraph", "current_stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, lambda *args: None)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    with ThreadPoolExecutor(4) as pool:
+        records = list(pool.map(lambda _: Replay()._record(slow, (torch.ones(3),)), range(4)))
+    assert all(record is not None and record.result is record.inputs[0] for record in records)
 
 
 @needs_cuda

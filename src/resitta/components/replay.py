@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from resitta.exclusive import new_turn
+
 logger = logging.getLogger(__name__)
 
 Call = Callable[..., Tensor]
@@ -27,6 +29,8 @@ WARM_UP = 2
 """How often work is launched as usual before it is recorded: libraries choose their kernels meanwhile."""
 MOST = 16
 """How many recordings one object keeps; further shapes are launched as usual."""
+RECORDING = new_turn()
+"""Threads record one at a time: all do it in the same streams."""
 
 
 def call_directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -125,7 +129,7 @@ class Replay(nn.Module):
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
-            with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+            with RECORDING, torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
                 result = function(*places)
                 if traits(result) == traits(places[0]) and not result.requires_grad:
                     result = places[0].copy_(result)
