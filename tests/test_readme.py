@@ -99,6 +99,13 @@ def test_the_table_of_speeds_comes_from_the_records() -> None:
         assert f"| {title} | {shown} |" in README
 
 
+def test_the_table_of_the_bank_comes_from_the_record() -> None:
+    rates = speed_record("wrn16x1-cpu")["bank"]
+    for title, order in {"classes mixed": "mixed classes", "in runs of one class": "runs of 50"}.items():
+        shown = " | ".join(f"{round(rates[f'{size}, {order}'], -3):,.0f}" for size in ("64/10", "16,384/1,000"))
+        assert f"| {title} | {shown} |" in README
+
+
 def test_the_table_of_latency_and_memory_comes_from_the_records() -> None:
     columns = [speed_record(name) for name in ("wrn16x1-h200", "wrn28x10-h200")]
     for name, title in {"plain inference": "its median, p99 (ms)", "resitta, background": "median, p99 (ms)"}.items():
@@ -154,6 +161,17 @@ def test_the_table_of_reasons_comes_from_the_records(
     (record,) = [record for record in records if settings.items() <= record.settings.items()]
     mean = statistics.mean(record.errors[:corruptions])
     assert f"| {row} | {mean:.1f} |" in (ROOT / "docs" / "paper.md").read_text("utf-8")
+
+
+def test_the_table_of_classes_in_a_batch_comes_from_the_records() -> None:
+    page, folder = (ROOT / "docs" / "paper.md").read_text("utf-8"), ROOT / "benchmarks" / "records"
+    small = json.loads((folder / "sorted_batches.json").read_text("utf-8"))
+    for method in ("bn", "pl"):
+        (whole,) = [load(path).errors[:3] for path in folder.glob(f"imagenet-resnet50/{method}-1-*.json")]
+        part = [small[f"{method}, batches of 26, sorted"][name] for name in ("motion_blur", "snow", "fog")]
+        for classes, errors in ((32, whole), (13, part)):
+            shown = " | ".join(f"{error:.1f}" for error in errors)
+            assert f"| {method.upper()}, {classes} classes in a batch | {shown} |" in page
 
 
 @pytest.mark.parametrize(
