@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resitta.components.bank_index import SLACK, BankIndex, ClassSamples, LazyHeap
+from resitta.components.bank_index import SLACK, BankIndex, ClassSamples, LazyHeap, valid
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,5 +57,21 @@ def test_a_class_forgets_who_has_gone_even_if_nobody_asks() -> None:
         births[0] = birth
         samples.add((0.5, birth, 0))
     assert len(samples._by_age) <= SLACK + 2
-    assert len(samples._news) <= SLACK + 2
     assert samples.oldest() == (0.5, 10 * SLACK - 1, 0)
+
+
+def test_a_sample_enters_the_heaps_once() -> None:
+    births = [0, 1, 2, -1]
+    samples = ClassSamples(births)
+    for slot in range(3):
+        samples.add((0.1 * slot, slot, slot))
+    samples.extremes()
+    for birth in range(3, 3 + SLACK):  # one slot changes hands until the samples that have gone are forgotten
+        births[3] = birth
+        samples.add((0.5, birth, 3))
+        if birth in (3, 2 + SLACK):
+            samples.extremes()
+    for heap in (samples._lowest, samples._highest):
+        entries = [*heap._entries, *heap._fresh]
+        assert len(entries) == len(set(entries))
+        assert len(valid(entries, births)) == 4

@@ -65,7 +65,7 @@ def test_memory_of_the_index_is_bounded() -> None:
     bank = filled(IndexedEntroBank, 30_000)
     assert isinstance(bank, IndexedEntroBank)
     classes = bank.index._classes.values()
-    assert all(max(len(samples._news), len(samples._by_age)) <= 64 + 2 * 50 + 1 for samples in classes)
+    assert all(len(samples._by_age) <= 64 + 2 * 50 + 1 for samples in classes)
     heaps = [heap for samples in classes for heap in (samples._lowest, samples._highest)]
     levels = bank.index._levels
     heaps += [heap for level in levels for heap in (level._oldest, level._young, level._mature, level._highest)]

@@ -9,6 +9,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 Entry = tuple[Any, ...]
@@ -83,26 +84,29 @@ class ClassSamples:
     Each is (entropy, birth, slot), and here as long as its slot has that birth.
     """
 
-    __slots__ = ("_births", "_by_age", "_highest", "_lowest", "_news", "_room", "count")
+    __slots__ = ("_births", "_by_age", "_highest", "_lowest", "_new", "_room", "count")
 
     def __init__(self, births: list[int]) -> None:
         self.count = 0
         self._births = births
         self._by_age: deque[Entry] = deque()  # the oldest first, among them some that have gone
+        self._new = 0  # so many at the end are in no heap yet: many go before anybody asks for entropies
         self._lowest = LazyHeap(births)
         self._highest = LazyHeap(births)
-        self._news: list[Entry] = []  # in no heap yet: many go before anybody asks for entropies
         self._room = SLACK
 
     def add(self, entry: Entry) -> None:
         """Take in a sample younger than all others."""
         self._by_age.append(entry)
-        self._news.append(entry)
+        self._new += 1
         self._room -= 1
         if self._room < 0:
+            self._new = len(valid(self._news(), self._births))
             self._by_age = deque(valid(self._by_age, self._births))
-            self._news = valid(self._news, self._births)
             self._room = SLACK + len(self._by_age)
+
+    def _news(self) -> Iterable[Entry]:
+        return islice(reversed(self._by_age), self._new)
 
     def oldest(self) -> Entry:
         """The oldest sample; there must be one."""
@@ -113,11 +117,12 @@ class ClassSamples:
 
     def extremes(self) -> tuple[Entry, Entry]:
         """The sample of the lowest entropy, and that of the highest with its entropy negated; there must be one."""
-        for entry in self._news:
-            entropy, birth, slot = entry
-            self._lowest.push(entry)
-            self._highest.push((-entropy, birth, slot))
-        self._news.clear()
+        if self._new:
+            for entry in self._news():
+                entropy, birth, slot = entry
+                self._lowest.push(entry)
+                self._highest.push((-entropy, birth, slot))
+            self._new = 0
         lowest, highest = self._lowest.top(), self._highest.top()
         assert lowest is not None
         assert highest is not None
