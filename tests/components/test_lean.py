@@ -95,6 +95,7 @@ def test_behind_a_normalisation_it_keeps_nothing(
     monkeypatch.setattr(FixedNorm, "backward", staticmethod(backward))
     layer, x = nn.BatchNorm2d(3), torch.randn(4, 3, 8, 8).to(dtype)
     nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
     mean, var = torch.randn(3), torch.rand(3) + 0.1
     for mode in (Lean(), nullcontext()):
         with mode:

@@ -28,9 +28,11 @@ def test_without_a_cuda_device_functions_are_called_as_they_are() -> None:
 def test_it_has_no_state_and_can_be_copied() -> None:
     replay = Replay()
     replay.enabled = False
+    replay._place(0, torch.ones(2))
     assert not replay.state_dict()
     for twin in (copy.deepcopy(replay), pickle.loads(pickle.dumps(replay))):
         assert not twin.enabled
+        assert not twin._places
         assert torch.equal(twin(double, torch.ones(2)), torch.full((2,), 2.0))
 
 
