@@ -4,6 +4,7 @@
     python benchmarks/beds.py --bed cifar10-wrn28x10 --device cuda --methods all --seeds 1 2 3
     python benchmarks/beds.py --bed cifar100-resnext29 --device cuda --methods resitta --experiments ablation eta
     python benchmarks/beds.py --methods resitta --set renew=2 --out runs/renew
+    python benchmarks/beds.py --bed imagenet-resnet50 --device cuda --methods all --batch-size 26 --out runs/imagenet-26
 
 Needs the folder of beds: $RESITTA_BEDS, or --beds. Records go to --out, one JSON file per run; finished runs are kept.
 With --workers several runs share the device, each in a process of its own; the records say so.
@@ -16,14 +17,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from resitta.bench.bench import Bench, Job
 from resitta.bench.paper import PAPER
 from resitta.bench.presets import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
-from resitta.bench.protocol import Domain, Protocol, open_domains
+from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.cli.benching import parse_settings
 from resitta.models import create as create_model
@@ -66,7 +67,7 @@ def main() -> None:
         print(f"{job.title}: {record.average:.2f} %, {record.images_per_second:,.0f} images/s", flush=True)
     order = list(METHODS)
     runs.sort(key=lambda record: (order.index(record.method), str(record.settings), record.seed))
-    comparable = bed.model == task.model and not args.corruptions
+    comparable = bed.model == task.model and not args.corruptions and not args.order
     print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if comparable else None)))
 
 
@@ -84,6 +85,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", choices=("exact", "bf16"), default="exact")
     parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
     parser.add_argument("--corruptions", nargs="+", default=None, help="which, in this order (default: the paper's)")
+    parser.add_argument("--order", choices=get_args(OrderName), default=None, help="of images (default: the task's)")
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="how many runs share the device (default: 1)")
     parser.add_argument("--out", type=Path, default=None, help="default: runs/BED")
@@ -120,9 +123,15 @@ def run_all(args: argparse.Namespace, jobs: list[Job]) -> Iterator[tuple[Job, Ru
 
 
 def protocol_of(args: argparse.Namespace) -> Protocol:
-    """The protocol of the bed's task, on the images and corruptions asked for."""
+    """The protocol of the bed's task, with the images, corruptions, order and batches asked for."""
     protocol = TASKS[BEDS[args.bed].task].protocol
-    return replace(protocol, per_domain=args.per_domain, corruptions=args.corruptions or protocol.corruptions)
+    return replace(
+        protocol,
+        corruptions=args.corruptions or protocol.corruptions,
+        per_domain=args.per_domain,
+        order=args.order or protocol.order,
+        batch_size=args.batch_size,
+    )
 
 
 def open_bench(args: argparse.Namespace) -> Bench:

@@ -143,38 +143,6 @@ def test_the_table_beyond_the_paper_comes_from_the_records(row: str, plain: str,
 
 
 @pytest.mark.parametrize(
-    ("row", "folder", "settings", "corruptions"),
-    [
-        ("CIFAR-10, first 8 corruptions | NOTE", "cifar10-wrn28x10/note", {}, 8),
-        ("NOTE that learns nothing (`lr=1e-9`)", "cifar10-wrn28x10-note/note", {"lr": 1e-9, "momentum": 0.01}, 8),
-        ("and keeps the source's statistics", "cifar10-wrn28x10-note/note", {"lr": 1e-9, "momentum": 0}, 8),
-        ("CIFAR-100, first 5 corruptions | BN", "cifar100-resnext29/bn", {}, 5),
-        ("CoTTA", "cifar100-resnext29/cotta", {}, 5),
-        ("CoTTA that learns nothing", "cifar100-resnext29-cotta/cotta", {"lr": 1e-9}, 5),
-        ("CoTTA that does not average over views", "cifar100-resnext29-cotta/cotta", {"threshold": 0}, 5),
-    ],
-)
-def test_the_table_of_reasons_comes_from_the_records(
-    row: str, folder: str, settings: dict[str, float], corruptions: int
-) -> None:
-    records = [load(path) for path in (ROOT / "benchmarks" / "records").glob(f"{folder}-1-*.json")]
-    (record,) = [record for record in records if settings.items() <= record.settings.items()]
-    mean = statistics.mean(record.errors[:corruptions])
-    assert f"| {row} | {mean:.1f} |" in (ROOT / "docs" / "paper.md").read_text("utf-8")
-
-
-def test_the_table_of_classes_in_a_batch_comes_from_the_records() -> None:
-    page, folder = (ROOT / "docs" / "paper.md").read_text("utf-8"), ROOT / "benchmarks" / "records"
-    small = json.loads((folder / "sorted_batches.json").read_text("utf-8"))
-    for method in ("bn", "pl"):
-        (whole,) = [load(path).errors[:3] for path in folder.glob(f"imagenet-resnet50/{method}-1-*.json")]
-        part = [small[f"{method}, batches of 26, sorted"][name] for name in ("motion_blur", "snow", "fog")]
-        for classes, errors in ((32, whole), (13, part)):
-            shown = " | ".join(f"{error:.1f}" for error in errors)
-            assert f"| {method.upper()}, {classes} classes in a batch | {shown} |" in page
-
-
-@pytest.mark.parametrize(
     ("stream", "title", "seeds"),
     [
         ("10000 images, anchor 0.1, seed {}, cuda", "10,000 images of each, `anchor=0.1`, ", 3),

@@ -35,6 +35,20 @@ def test_steps_by_hand(
     torch.testing.assert_close(learned, [parameter.detach() for parameter in affine(twin)])
 
 
+def test_all_parameters_train_if_asked_to(
+    precise: nn.Module, stream: Callable[[int], Tensor], on_batch_statistics: Callable[[nn.Module], nn.Module]
+) -> None:
+    adapter = adapt(precise, "pl", parameters="all", lr=0.01)
+    twin = on_batch_statistics(precise).requires_grad_(True)
+    adam = torch.optim.Adam(twin.parameters(), lr=0.01)
+    for batch in torch.split(stream(48), 16):
+        logits = twin(batch)
+        torch.testing.assert_close(adapter(batch), logits)
+        adam.zero_grad()
+        (-logits.log_softmax(1).gather(1, logits.argmax(1, keepdim=True))).mean().backward()
+        adam.step()
+
+
 def test_the_threshold_itself_counts_as_confident() -> None:
     logits = torch.zeros(2, 2, dtype=torch.float64)
     assert pseudo_label_loss(logits, threshold=0.5).item() == pytest.approx(torch.tensor(2.0).log().item())

@@ -1,14 +1,14 @@
 """PL: train on one's own predictions as if they were labels (Lee, 2013)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.network import Network
+from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
 from resitta.method import Learner, Method, Needs
 from resitta.registry import register
@@ -18,15 +18,22 @@ from resitta.settings import setting
 @register("pl")
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabel(Method):
-    """One Adam step per batch on hard pseudo-labels; trains the BatchNorm affine parameters, on batch statistics.
+    """One Adam step per batch on hard pseudo-labels, on batch statistics.
 
-    `threshold`: only predictions at least this confident count; 0 takes them all.
+    `threshold`: only predictions at least this confident count; 0 takes them all. `parameters`: which of them train,
+    the BatchNorm "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
     """
 
     needs: ClassVar[Needs] = "batch_norm"
 
     lr: float = setting(1e-3, above=0)
     threshold: float = setting(0.0, at_least=0, at_most=1)
+    parameters: Literal["affine", "all"] = "affine"
+
+    @property
+    def trains(self) -> Trained:
+        """As the setting says."""
+        return self.parameters
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
@@ -50,7 +57,7 @@ class PseudoLabelLearner(Learner):
     def __init__(self, method: PseudoLabel, network: Network) -> None:
         super().__init__()
         self.threshold = method.threshold
-        self.network = network.fork("affine").with_bn(BatchStatisticsBN)
+        self.network = network.fork(method.parameters).with_bn(BatchStatisticsBN)
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
     def predict(self, images: Tensor) -> Tensor:
