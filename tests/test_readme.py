@@ -72,7 +72,9 @@ def test_the_numbers_come_from_the_records(row: str, folder: str) -> None:
         assert text == (f"{measured[method]:.1f}" if method in measured else "–"), method
 
 
-@pytest.mark.parametrize("folder", ["cifar10-wrn28x10", "cifar100-resnext29", "imagenet-resnet50"])
+@pytest.mark.parametrize(
+    "folder", ["cifar10-wrn28x10", "cifar100-resnext29", "imagenet-resnet50", "imagenet-resnet50-13-classes"]
+)
 def test_the_table_of_all_methods_comes_from_the_records(folder: str) -> None:
     cells = re.search(rf"^\| `{folder}` \|(.*)\|$", README, flags=re.MULTILINE)
     assert cells is not None
@@ -130,6 +132,8 @@ def test_the_table_of_latency_and_memory_comes_from_the_records() -> None:
     [
         ("CIFAR-10, WRN-16-1, 30,000 images", "cifar10-wrn16x1-renew", "cifar10-wrn16x1-renew"),
         ("CIFAR-10, WRN-28-10, 150,000 images", "cifar10-wrn28x10", "cifar10-wrn28x10-renew"),
+        ("CIFAR-100, ResNeXt-29, 150,000 images", "cifar100-resnext29", "cifar100-resnext29-renew"),
+        ("ImageNet, ResNet-50, 30,000 images by class", "imagenet-resnet50", "imagenet-resnet50-renew"),
     ],
 )
 def test_the_table_beyond_the_paper_comes_from_the_records(row: str, plain: str, renewed: str) -> None:
