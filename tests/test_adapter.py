@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import resitta
+from resitta.components.bn_layers import AdaptiveBN
 from resitta.errors import (
     BadImages,
     BadOutput,
@@ -476,6 +477,55 @@ def test_half_precision_stays_finite(model: nn.Module, method: str, dtype: torch
     assert logits.isfinite().all()
     if method in ("source", "rotta", "resitta"):
         assert {p.dtype for p in adapter.export().parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_an_adapter_may_be_converted_in_the_middle_of_a_stream(
+    model: nn.Module, method: str, dtype: torch.dtype
+) -> None:
+    adapter, unchanged = resitta.adapt(model, method), resitta.adapt(model, method)
+    for seed in range(2):
+        assert torch.equal(adapter(images(64, seed)), unchanged(images(64, seed)))
+    if method == "cotta" and dtype == torch.float16:
+        with pytest.raises(UnsuitableModel, match="float16 parameters are too coarse to train; convert the adapter"):
+            adapter.to(dtype)
+        assert torch.equal(adapter(images(64, 2)), unchanged(images(64, 2)))
+        return
+    adapter.to(dtype)
+    for seed in range(2, 6):
+        logits, expected = adapter(images(64, seed).to(dtype)), unchanged(images(64, seed))
+        assert logits.dtype == dtype
+        if method != "lame":  # coarse features have other nearest neighbours
+            torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.1)
+    for module in adapter.modules():
+        if isinstance(module, AdaptiveBN):
+            assert {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()} <= {
+                torch.float64 if dtype == torch.float64 else torch.float32
+            }
+
+
+def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None:
+    settings: list[dict[str, Any]] = [{"background": True}, {"guard": True, "anchor": 0.1, "renew": 2.0}]
+    for chosen in settings:
+        adapter = resitta.adapt(model, **chosen)
+        for dtype in (torch.float32, torch.bfloat16, torch.float32):
+            adapter.to(dtype)
+            for seed in range(3):
+                assert adapter(images(64, seed).to(dtype)).dtype == dtype
+                if adapter.background is not None:
+                    adapter.sync()
+        assert adapter.stats.updates == 9
+
+
+@pytest.mark.parametrize("method", ["source", "rotta", "resitta"])
+def test_an_export_has_the_precision_the_adapter_was_converted_to(model: nn.Module, method: str) -> None:
+    adapter = resitta.adapt(model.bfloat16(), method)
+    adapter(images(64).bfloat16())
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        exported = adapter.to(dtype).export()
+        assert {p.dtype for p in (*exported.parameters(), *exported.buffers()) if p.is_floating_point()} == {dtype}
+        assert exported(images(4).to(dtype)).dtype == dtype
 
 
 @pytest.mark.parametrize("method", METHODS)

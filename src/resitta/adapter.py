@@ -15,8 +15,8 @@ from resitta.background import Background
 from resitta.components.entropy import tally
 from resitta.components.network import Network, Normalized, Output, Precision
 from resitta.components.replay import Replay
-from resitta.components.sharing import once_per_tensor
-from resitta.errors import BadSetting, BadState, NotExportable
+from resitta.components.sharing import match_bn_precision, once_per_tensor
+from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.events import Callback, Listener, Restarted
 from resitta.exclusive import exclusive, interrupts_wait, new_turn
 from resitta.guard import Guard, Sentry, sentry_for
@@ -231,7 +231,7 @@ class Adapter(nn.Module):
             reason = "does more than BatchNorm with fixed statistics can express"
             raise NotExportable(f"{self.method.name} {reason}; keep calling the adapter, with adapter.paused()")
         with torch.inference_mode(False):
-            return deployed.export()
+            return match_bn_precision(deployed.export(), self.source.model)
 
     @exclusive
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -313,6 +313,8 @@ class Adapter(nn.Module):
     @exclusive
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
+        if self.method.trains == "all" and fn(torch.empty(0)).dtype == torch.float16:
+            raise UnsuitableModel("float16 parameters are too coarse to train; convert the adapter to bfloat16")
         once = once_per_tensor(fn)
         with torch.inference_mode(False), self.calls:
             self.source._apply(once, recurse)  # type: ignore[no-untyped-call]

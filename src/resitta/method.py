@@ -6,16 +6,18 @@ Everything a learner registers as parameter, buffer or submodule is saved, moved
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from resitta.components.memory import Memory
 from resitta.components.network import Network, Trained
+from resitta.components.optimizer import Adam
 from resitta.components.replay import Replay
+from resitta.components.sharing import raise_bn_precision
 from resitta.errors import BadSetting
 from resitta.settings import check_settings
 
@@ -63,6 +65,15 @@ class Learner(nn.Module, ABC):
     def memory(self) -> Memory | None:
         """Return the learner's memory of samples, if it keeps one."""
         return next((module for module in self.modules() if isinstance(module, Memory)), None)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert; BatchNorm never goes below float32, and the moments of Adam follow their parameters."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        raise_bn_precision(self)
+        for module in self.modules():
+            if isinstance(module, Adam):
+                module.match_precision()
+        return self
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters for `state_dict`."""

@@ -34,6 +34,18 @@ def test_steps_follow_the_equations() -> None:
     torch.testing.assert_close(weight.item(), by_hand(1.0, gradients, lr=0.1))
 
 
+def test_moments_have_the_precision_of_their_parameters_whatever_the_optimizer_was_converted_to() -> None:
+    parameters = weights()
+    optimizer = Adam(parameters, lr=0.1)
+    optimizer.descend(loss(parameters))
+    optimizer.to(torch.bfloat16)
+    optimizer.match_precision()
+    assert optimizer.adam is not None
+    moments = [state[key] for state in optimizer.adam.state.values() for key in ("exp_avg", "exp_avg_sq", "step")]
+    assert {tensor.dtype for tensor in (*moments, optimizer.skipped)} == {torch.float32}
+    optimizer.descend(loss(parameters))
+
+
 def test_no_gradient_is_left_over_or_taken_along() -> None:
     (weight,) = parameters = [nn.Parameter(torch.ones(1))]
     weight.grad = torch.full((1,), 1e6)

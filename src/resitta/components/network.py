@@ -16,7 +16,6 @@ from resitta.components.sharing import (
     all_parameters,
     borrowed,
     raise_bn_precision,
-    restore_bn_precision,
     share,
     unshare,
 )
@@ -187,7 +186,6 @@ class Network(nn.Module):
         plain = copy.deepcopy(self.model)
         plain = replace_layers(plain, AdaptiveBN, lambda wrapped: cast(AdaptiveBN, wrapped).unwrap())
         plain = unshare(plain)
-        restore_bn_precision(plain)
         for name, parameter in plain.named_parameters():
             parameter.requires_grad_(name in self.trainable)
         return plain.eval()

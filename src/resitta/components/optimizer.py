@@ -90,6 +90,13 @@ class Adam(nn.Module):
             moments["step"] = moments["step"].to(moments["exp_avg"].device)  # never in another precision
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
+    def match_precision(self) -> None:
+        """Give the moments the precision that the parameters have now, and count in float32."""
+        self.skipped = self.skipped.float()
+        for parameter, moments in self.adam.state.items() if self.adam else ():
+            for key in ("exp_avg", "exp_avg_sq"):
+                moments[key] = moments[key].to(parameter.dtype)
+
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     """The gradient in the parameter's own order in memory, which a fused kernel relies on."""

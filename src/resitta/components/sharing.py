@@ -1,14 +1,17 @@
 """Copies of a model that share memory: each owns what it trains, all borrow the rest."""
 
 import copy
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import bn_layers
+from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers
 from resitta.errors import UnsuitableModel
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 def share(model: nn.Module, *, own: Collection[str], borrow_as_buffers: bool = False) -> nn.Module:
@@ -85,17 +88,23 @@ def once_per_tensor(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
 
 def raise_bn_precision(model: nn.Module) -> None:
     """Compute BatchNorm layers of half precision in float32: moving averages and Adam lose small steps otherwise."""
-    for _, layer in bn_layers(model):
-        tensors = [t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()]
-        if tensors and tensors[0].dtype in (torch.float16, torch.bfloat16):
-            layer.__dict__["_lower_precision"] = tensors[0].dtype
-            layer.float()
+    raised = once_per_tensor(lambda tensor: tensor.float() if tensor.dtype in HALF else tensor)
+    for module in model.modules():
+        if isinstance(module, BatchNorm | AdaptiveBN) and _precision(module) in HALF:
+            module._apply(raised)  # type: ignore[no-untyped-call]
 
 
-def restore_bn_precision(model: nn.Module) -> None:
-    """Undo `raise_bn_precision`."""
-    for _, layer in bn_layers(model):
-        layer.to(layer.__dict__.pop("_lower_precision", None))
+def match_bn_precision(model: nn.Module, like: nn.Module) -> nn.Module:
+    """Give BatchNorm layers the precision that they have in another model of the same architecture."""
+    for name, layer in bn_layers(model):
+        layer.to(_precision(like.get_submodule(name)))
+    return model
+
+
+def _precision(module: nn.Module) -> torch.dtype | None:
+    """The precision of the first floating-point tensor."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
 
 
 def _twin(parameter: nn.Parameter, *, owned: bool, as_buffer: bool) -> Tensor:
