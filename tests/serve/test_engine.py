@@ -1,6 +1,7 @@
 import errno
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from tests.serve.helpers import SIZE, images, until
 from torch import nn
 
 import resitta
+from resitta.adapter import Adapter
 from resitta.errors import BadImages, BadSetting
 from resitta.serve.engine import Engine
+from resitta.serve.metrics import Metrics
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
+from resitta.serve.writer import REFRESH
 
 Make = Callable[..., Engine]
 
@@ -275,6 +279,22 @@ def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monk
         assert "ZeroDivisionError" in engine.events.newest()[0].text
 
 
+def test_statistics_that_cannot_be_taken_end_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make(update_every=8, limits=Limits(learn_batch=8)) as engine:
+        with monkeypatch.context() as broken:
+            broken.setattr(Adapter, "stats", property(lambda _: 1 // 0))
+            until(engine.events.newest)
+            engine.submit(images(8)).result(10)
+            until(learned(engine, 8))
+            time.sleep(3 * REFRESH)
+            assert engine.ready
+            assert engine.stats()["adapter"]["samples"] == 0
+        until(lambda: engine.stats()["adapter"]["samples"] == 8)
+    (event,) = engine.events.newest()
+    assert event.kind == "failure"
+    assert event.text.startswith("the statistics are old: ZeroDivisionError")
+
+
 def test_what_a_guard_does_is_told(make: Make) -> None:
     with make(update_every=8, guard=True) as engine:
         engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
@@ -282,6 +302,8 @@ def test_what_a_guard_does_is_told(make: Make) -> None:
     (event,) = engine.stats()["events"]
     assert event["kind"] == "guard"
     assert event["text"] == "8 images looked like nothing known and did not enter the memory"
+    assert engine.stats()["guard_fired"] == {"unknown": 1}
+    assert 'resitta_guard_fired_total{reason="unknown"} 1.0' in Metrics(engine).page().decode()
     assert engine.writer.published.version == 0
 
 

@@ -11,6 +11,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import httpx
@@ -195,7 +196,7 @@ def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx
 
 def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Engine) -> None:
     before = state(engine)
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     connections = [talk(url, head + b"Content-Length: 1000\r\n\r\nabc") for _ in range(20)]
     connections += [talk(url, head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc") for _ in range(20)]
     for connection in connections:
@@ -212,6 +213,17 @@ def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Eng
     for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"POST /predict HTTP/9.9\r\n\r\n", b"\r\n" * 50):
         talk(url, garbage).close()
     assert client.get("/ready").status_code == 200
+    assert state(engine) == before
+
+
+def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, engine: Engine) -> None:
+    before = state(engine)
+    for path, name in product(
+        ["/", "/stats", "/bank"], ["elsewhere.example", "x.localhost:80", "[::1", "a b", "\xff", ""]
+    ):
+        head = f"GET {path} HTTP/1.1\r\nHost: {name}\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\n\r\n"
+        answer = answer_of(talk(url, head.encode("latin-1")))
+        assert answer.split()[1] in (b"400", b"421"), (path, name, answer)
     assert state(engine) == before
 
 

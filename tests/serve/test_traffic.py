@@ -32,7 +32,7 @@ def limits() -> Limits:
 
 
 def test_requests_are_refused_while_others_hold_all_bytes(url: str, client: httpx.Client, engine: Engine) -> None:
-    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 2000\r\n\r\n"
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 2000\r\n\r\n"
     slow = talk(url, head + bytes(950))
     until(lambda: send(client) == 429)
     assert b" 408 " in answer_of(slow)

@@ -23,6 +23,7 @@ def serve(
     labels: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
+    allow_host: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
     token_file: Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
@@ -67,6 +68,9 @@ def serve(
         The address to listen on; 0.0.0.0 is open to the whole network.
     port
         The port; 0 takes a free one.
+    allow_host
+        Names it may be called by, such as that of a proxy which passes its own on. On 127.0.0.1 it answers to
+        localhost and these; on other addresses to any name, unless some are given.
     token_file
         A file with the token for the controls.
     device
@@ -107,6 +111,7 @@ def serve(
         state=state,
         host=host,
         port=port,
+        allow_host=allow_host,
         token_file=token_file,
         threads=threads,
         limits=limits,

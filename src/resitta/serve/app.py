@@ -1,6 +1,6 @@
 """HTTP: an engine as a FastAPI application."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
@@ -10,12 +10,15 @@ from resitta.serve.engine import Engine
 from resitta.serve.pages import add_pages
 from resitta.serve.predicting import Predicting
 from resitta.serve.refusing import add_refusals
-from resitta.serve.security import check_site, token_holder
+from resitta.serve.security import check_site, name_checker, token_holder
 from resitta.serve.settings import Resize
 
 
-def create_app(engine: Engine, *, token: str, resize: Resize = "crop") -> FastAPI:
-    """Make the service around an engine, which it starts and closes; the token is for the routes of `Control`."""
+def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None) -> FastAPI:
+    """Make the service around an engine, which it starts and closes; the token is for the routes of `Control`.
+
+    `names` of hosts are those that it answers to; None stands for any.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
@@ -29,7 +32,7 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop") -> FastAP
         docs_url=None,  # FastAPI's own page loads its script from elsewhere; ours is in `pages`
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(check_site)],
+        dependencies=[Depends(name_checker(names)), Depends(check_site)],
     )
     predicting = Predicting(engine, resize)
     app.include_router(predicting.routes())

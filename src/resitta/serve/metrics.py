@@ -31,6 +31,10 @@ class EngineCollector(Collector):
         for name, text in COUNTED.items():
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
         yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=writer.failed_saves)
+        fired = CounterMetricFamily("resitta_guard_fired", "How often a guard has acted.", labels=["reason"])
+        for reason, times in dict(engine.events.fired).items():
+            fired.add_metric([reason], times)
+        yield fired
         gauges = {
             "resitta_waiting_to_learn": ("Images in the learning queue.", counters.waiting),
             "resitta_waiting_for_prediction": ("Images in the request queue.", engine.reader.waiting),

@@ -43,6 +43,7 @@ class Writer:
         self._met: Learner | None = None
         self.failed_saves = 0
         self._saving_fails = False
+        self._looking_fails = False
         self._saved = (self.published.version, adapter.samples)
         self._save_due = time.monotonic() + limits.save_every
         self._look_due = 0.0
@@ -172,10 +173,22 @@ class Writer:
     def _look_and_save(self) -> None:
         now = time.monotonic()
         if now >= self._look_due:
-            self.stats = self.adapter.stats
+            self._look()
             self._look_due = now + REFRESH
         if now >= self._save_due:
             self._save()
+
+    def _look(self) -> None:
+        """Renew the statistics. A failure is told when it begins; until it ends the old ones stay."""
+        try:
+            self.stats = self.adapter.stats
+        except Exception as error:  # whatever it is, predictions and learning do not depend on it
+            if not self._looking_fails:
+                logger.exception("the statistics cannot be taken, the service goes on")
+                self.events.add("failure", f"the statistics are old: {type(error).__name__}: {error}"[:300])
+            self._looking_fails = True
+            return
+        self._looking_fails = False
 
     def _save(self) -> bool:
         """Save what is new. A failure, such as a full disk, is told, and the next save that is due tries again."""
