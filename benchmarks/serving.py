@@ -151,8 +151,8 @@ async def ask(port: int, picture: bytes, tally: Tally, pipe: Pipe | None) -> Pip
     start = time.perf_counter()
     try:
         reader, writer = pipe or await asyncio.open_connection("127.0.0.1", port)
-        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(picture)}\r\n\r\n"
-        writer.write(head.encode() + picture)
+        head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+        writer.write(f"{head}Content-Length: {len(picture)}\r\n\r\n".encode() + picture)
         answer = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
         body = json.loads(await reader.readexactly(length))

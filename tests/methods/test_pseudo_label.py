@@ -49,6 +49,11 @@ def test_all_parameters_train_if_asked_to(
         adam.step()
 
 
+def test_what_trains_is_told(precise: nn.Module) -> None:
+    assert adapt(precise, "pl").method.trains == "affine"
+    assert adapt(precise, "pl", parameters="all").method.trains == "all"
+
+
 def test_the_threshold_itself_counts_as_confident() -> None:
     logits = torch.zeros(2, 2, dtype=torch.float64)
     assert pseudo_label_loss(logits, threshold=0.5).item() == pytest.approx(torch.tensor(2.0).log().item())

@@ -290,7 +290,9 @@ def test_statistics_that_cannot_be_taken_end_nothing(make: Make, monkeypatch: py
             assert engine.ready
             assert engine.stats()["adapter"]["samples"] == 0
         until(lambda: engine.stats()["adapter"]["samples"] == 8)
-    (event,) = engine.events.newest()
+        (event,) = engine.events.newest()
+        monkeypatch.setattr(Adapter, "stats", property(lambda _: 1 // 0))
+        until(lambda: len(engine.events.newest()) == 2)
     assert event.kind == "failure"
     assert event.text.startswith("the statistics are old: ZeroDivisionError")
 

@@ -103,6 +103,14 @@ def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
     assert adapter.samples == stats["adapter"]["samples"] + 20
 
 
+def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[[], Process]) -> None:
+    process = start()
+    assert process.client.get("/ready", headers={"Host": "localhost"}).status_code == 200
+    refused = process.client.get("/ready", headers={"Host": "elsewhere.example"})
+    assert refused.status_code == 421
+    assert "found 'elsewhere.example'; --allow-host adds a name" in refused.json()["error"]
+
+
 def test_a_second_service_on_the_same_state_is_refused_until_the_first_is_gone(
     start: Callable[[], Process], tmp_path: Path
 ) -> None:

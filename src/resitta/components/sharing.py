@@ -88,10 +88,9 @@ def once_per_tensor(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
 
 def raise_bn_precision(model: nn.Module) -> None:
     """Compute BatchNorm layers of half precision in float32: moving averages and Adam lose small steps otherwise."""
-    raised = once_per_tensor(lambda tensor: tensor.float() if tensor.dtype in HALF else tensor)
     for module in model.modules():
         if isinstance(module, BatchNorm | AdaptiveBN) and _precision(module) in HALF:
-            module._apply(raised)  # type: ignore[no-untyped-call]
+            module.float()
 
 
 def match_bn_precision(model: nn.Module, like: nn.Module) -> nn.Module:
