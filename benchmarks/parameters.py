@@ -1,6 +1,6 @@
 """How large the BatchNorm weights of the beds' networks are: what a step of a given size means to them.
 
-python benchmarks/parameters.py
+    python benchmarks/parameters.py
 
 Adam moves every parameter by about the learning rate, whatever its size. Needs the folder of beds: $RESITTA_BEDS.
 """

@@ -59,7 +59,8 @@ class FakeRay:
 
 
 def report(writer: str = "first", version: int = 3) -> Report:
-    return Report(writer, version, {}, False, Counters(offered=5, learned=5), Stats(5, 0, 0.0, None, {}), [], 0)
+    counters, stats = Counters(offered=5, learned=5), Stats(5, 0, 0.0, None, {})
+    return Report(writer, version, {}, False, counters, stats, [], failed_saves=4, guard_fired={"unknown": 2})
 
 
 def writer_actor() -> Actor:
@@ -83,7 +84,7 @@ def test_a_new_writer_is_noticed_and_refusals_are_raised(tmp_path: Path) -> None
     actor, events = writer_actor(), Events()
     folder = StateFolder(tmp_path, keep=2)
     writer = RemoteWriter(FakeRay(), actor, folder, Network(nn.Linear(1, 2)), events)
-    assert writer.published.version == 3
+    assert (writer.published.version, writer.failed_saves, writer.guard_fired) == (3, 4, {"unknown": 2})
     actor.answers["report"] = lambda: report("second", 1)
     with pytest.raises(Refused, match="rollback is refused"):
         writer.rollback(7)

@@ -1,3 +1,4 @@
+import asyncio
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_names_that_a_service_answers_to(host: str, others: list[str], called: s
     }
     check = name_checker(names_of(host, others))
     with nullcontext() if answered else pytest.raises(Refused, match="answers to .*localhost.*--allow-host"):
-        check(Request(scope))
+        asyncio.run(check(Request(scope)))  # type: ignore[arg-type]
 
 
 def test_new_tokens_differ_and_only_equal_ones_are_the_same() -> None:

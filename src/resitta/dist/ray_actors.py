@@ -60,6 +60,7 @@ class Report:
     stats: Stats
     events: list[Event]
     failed_saves: int
+    guard_fired: dict[str, int]
 
 
 def changes(source: nn.Module, adapted: nn.Module) -> dict[str, Tensor]:
@@ -112,7 +113,7 @@ class WriterActor:
         writer = self.writer
         counters, events = writer.inbox.counters, writer.events.newest()
         version, readers = writer.published.version, dict(self.readers)
-        rest = (counters, writer.stats, events, writer.failed_saves)
+        rest = (counters, writer.stats, events, writer.failed_saves, writer.guard_fired)
         return Report(self.name, version, readers, writer.inbox.paused, *rest)
 
     def do(self, task: str, *arguments: Any) -> tuple[Any, tuple[int, str] | None]:

@@ -104,6 +104,11 @@ class RemoteWriter:
         return self.inbox.report.failed_saves
 
     @property
+    def guard_fired(self) -> dict[str, int]:
+        """How often a guard of the present writer has acted, by its reason."""
+        return self.inbox.report.guard_fired
+
+    @property
     def alive(self) -> bool:
         """Whether the service runs; a lost writer is being restarted and stops no prediction."""
         return self._thread.is_alive()

@@ -104,7 +104,7 @@ class Engine:
             },
             "snapshots": writer.folder.versions(),
             "failed_saves": writer.failed_saves,
-            "guard_fired": dict(self.events.fired),
+            "guard_fired": writer.guard_fired,
             "events": [vars(event) for event in self.events.newest()],
             "names": self.names,
             "size": self.size,

@@ -32,7 +32,7 @@ class EngineCollector(Collector):
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
         yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=writer.failed_saves)
         fired = CounterMetricFamily("resitta_guard_fired", "How often a guard has acted.", labels=["reason"])
-        for reason, times in dict(engine.events.fired).items():
+        for reason, times in writer.guard_fired.items():
             fired.add_metric([reason], times)
         yield fired
         gauges = {

@@ -73,10 +73,10 @@ def names_of(host: str, others: Collection[str] = ()) -> frozenset[str] | None:
     return frozenset((*LOOPBACK, host, *map(str.lower, others))) if local or others else None
 
 
-def name_checker(names: Collection[str] | None) -> Callable[[Request], None]:
+def name_checker(names: Collection[str] | None) -> Callable[[Request], Awaitable[None]]:
     """A dependency for routes that answer to these names only."""
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:
         called = request.headers.get("host")  # browsers always send it
         if names is not None and called is not None and _host_of(called) not in names:
             known = ", ".join(sorted(names))
@@ -97,7 +97,7 @@ def _host_of(address: str) -> str | None:
         return None
 
 
-def check_site(request: Request) -> None:
+async def check_site(request: Request) -> None:
     """Refuse what a browser sends on behalf of another site's page."""
     if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and request.method != "GET":
         raise Refused(403, "pages of other sites may not use this service; call it from outside a browser")

@@ -63,6 +63,11 @@ class Writer:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def guard_fired(self) -> dict[str, int]:
+        """How often a guard has acted, by its reason."""
+        return dict(self.events.fired)
+
     # Tasks: what others may `ask` the inbox for. All of them run in the writer's thread.
 
     def step(self, images: Tensor) -> tuple[Tensor, int, int]:
