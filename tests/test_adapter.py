@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import resitta
+from resitta.adapter import Adapter
 from resitta.components.bn_layers import AdaptiveBN
+from resitta.components.optimizer import Adam
 from resitta.errors import (
     BadImages,
     BadOutput,
@@ -492,17 +494,78 @@ def test_an_adapter_may_be_converted_in_the_middle_of_a_stream(
             adapter.to(dtype)
         assert torch.equal(adapter(images(64, 2)), unchanged(images(64, 2)))
         return
+    before = adapted_state(adapter)
     adapter.to(dtype)
+    if dtype != torch.float64:
+        torch.testing.assert_close(adapted_state(adapter), before, rtol=0, atol=0)  # not rounded
+    draws = method == "cotta"  # other random numbers in another precision
+    close = 1e-4 if dtype == torch.float64 and not draws else 0.1
     for seed in range(2, 6):
         logits, expected = adapter(images(64, seed).to(dtype)), unchanged(images(64, seed))
         assert logits.dtype == dtype
         if method != "lame":  # coarse features have other nearest neighbours
-            torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.1)
+            torch.testing.assert_close(logits.float(), expected, rtol=close, atol=close)
+
+
+def adapted_state(adapter: Adapter) -> list[Tensor]:
+    """The BatchNorm layers that learn, and the moments of Adam for their parameters."""
+    layers = [module for module in adapter.modules() if isinstance(module, AdaptiveBN)]
+    found = [tensor for layer in layers for tensor in (*layer.parameters(), *layer.buffers())]
+    trained = {id(parameter) for layer in layers for parameter in layer.parameters()}
     for module in adapter.modules():
-        if isinstance(module, AdaptiveBN):
-            assert {t.dtype for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()} <= {
-                torch.float64 if dtype == torch.float64 else torch.float32
-            }
+        if isinstance(module, Adam) and module.adam is not None:
+            states = [state for parameter, state in module.adam.state.items() if id(parameter) in trained]
+            found += [tensor for state in states for tensor in state.values()]
+    return [tensor.detach().clone() for tensor in found]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("method", ["pl", "tent", "note", "rotta", "resitta"])
+def test_steps_after_a_conversion_are_as_small_as_before(model: nn.Module, method: str, dtype: torch.dtype) -> None:
+    adapter = resitta.adapt(model, method)
+    lr = cast(Any, adapter.method).lr
+    for seed in range(20):
+        adapter(images(64, seed))
+    adapter.to(dtype)
+    before = [parameter.detach().float().clone() for parameter in adapter.parameters()]
+    adapter(images(64, 20).to(dtype))
+    moved = [(p.detach().float() - b).abs().max().item() for p, b in zip(adapter.parameters(), before, strict=True)]
+    assert 0 < max(moved) < 3 * lr
+
+
+def test_the_normalisation_is_not_rounded_by_a_conversion(model: nn.Module) -> None:
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+    adapter = resitta.adapt(model, normalized=(mean, std))
+    white = (1 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1) * torch.ones(2, 3, 10, 10)
+    expected = adapter(white)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        adapter.to(dtype)
+    with adapter.paused():
+        torch.testing.assert_close(adapter(white), expected, rtol=0.05, atol=0.05)
+
+
+def test_batchnorm_layers_that_share_a_weight_are_converted(model: nn.Module) -> None:
+    model.get_submodule("4").weight = nn.Parameter(torch.ones(12))
+    layers = list(model.children())
+    tied = nn.Sequential(*layers[:6], nn.BatchNorm2d(12), *layers[6:]).eval()
+    tied.get_submodule("6").weight = tied.get_submodule("4").weight
+    for adapter in (resitta.adapt(tied, "tent"), resitta.adapt(copy.deepcopy(tied).bfloat16(), "tent")):
+        adapter.to(torch.bfloat16)
+        for seed in range(2):
+            assert adapter(images(16, seed).bfloat16()).isfinite().all()
+
+
+def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, background=True)
+    assert adapter.background is not None
+    adapter(images(64))
+    with adapter.background.worker:  # nothing is learned meanwhile
+        adapter(images(64, 1))
+        adapter.to(torch.bfloat16)
+    adapter.sync()
+    assert adapter(images(64, 2).bfloat16()).dtype == torch.bfloat16
+    adapter.sync()
+    assert (adapter.samples, adapter.stats.updates) == (192, 3)
 
 
 def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None:

@@ -313,13 +313,14 @@ class Adapter(nn.Module):
     @exclusive
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
-        if self.method.trains == "all" and fn(torch.empty(0)).dtype == torch.float16:
+        if self.method.trains == "all" and fn(torch.empty(0, dtype=torch.float32)).dtype == torch.float16:
             raise UnsuitableModel("float16 parameters are too coarse to train; convert the adapter to bfloat16")
         once = once_per_tensor(fn)
         with torch.inference_mode(False), self.calls:
-            self.source._apply(once, recurse)  # type: ignore[no-untyped-call]
+            self.source._apply(once, recurse)
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
             if self.background is not None:
                 self.background.connect(self)
+                self.background.worker.convert(fn)
         self.fingerprint = Fingerprint(self.source.model)
         return self

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -114,6 +114,14 @@ class Worker:
         with self._changed:
             self._holds -= 1
             self._changed.notify_all()
+
+    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move or convert what waits, as the adapter was. For who has the turn."""
+        with self._changed:
+            for batch in self._batches:
+                if batch.ready is not None:
+                    torch.cuda.current_stream(batch.images.device).wait_event(batch.ready)
+            self._batches = deque(Batch(fn(b.images), fn(b.logits), b.ready) for b in self._batches)
 
     def end(self) -> None:
         """Stop after the round under way; what waits is not learned from."""

@@ -26,6 +26,14 @@ def test_without_pull_it_keeps_and_changes_nothing() -> None:
     assert not list(anchor.buffers())
 
 
+def test_without_parameters_there_is_nothing_to_hold() -> None:
+    Anchor([], pull=0.1)([])
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    adapter = adapt(model.eval(), "resitta", anchor=0.1, update_every=16)
+    adapter(torch.rand(16, 3, 10, 10, generator=torch.Generator().manual_seed(0)))
+    assert adapter.stats.updates == 1
+
+
 def test_it_moves_with_the_network_and_leaves_no_trace_in_its_state() -> None:
     anchor = Anchor([torch.ones(2)], pull=0.5).to(torch.float64)
     assert [buffer.dtype for buffer in anchor.buffers()] == [torch.float64]

@@ -29,7 +29,6 @@ class Anchor(nn.Module):
     @torch.no_grad()
     def forward(self, parameters: Iterable[Tensor]) -> None:
         """Draw the parameters back, in place."""
-        if self.pull:
-            pairs = list(zip(parameters, self.buffers(), strict=True))
+        if pairs := list(zip(parameters, self.buffers(), strict=True)) if self.pull else []:
             sources = [source.to(parameter.dtype) for parameter, source in pairs]  # converted, they may differ
             torch._foreach_lerp_([parameter for parameter, _ in pairs], sources, self.pull)

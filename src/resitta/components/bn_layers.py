@@ -6,7 +6,7 @@ A wrapper keeps the caller's own layer and calls it, so subclasses of BatchNorm 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from resitta.components.moments import Moments, batch_moments
 
+HALF = frozenset((torch.float16, torch.bfloat16))
 BatchNorm = _BatchNorm
 """What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
 
@@ -68,6 +69,16 @@ class AdaptiveBN(nn.Module):
         """Return what the caller's layer makes of x."""
         result: Tensor = self.layer(x)
         return result
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert, but not to half precision: moving averages and Adam would lose small steps."""
+
+        def kept(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            lowered = moved.dtype in HALF and tensor.dtype not in HALF
+            return tensor.to(moved.device) if lowered else moved
+
+        return super()._apply(kept, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def unwrap(self) -> BatchNorm:
         """Return the caller's layer, holding the statistics."""

@@ -76,6 +76,14 @@ class Network(nn.Module):
         """Stay in eval mode, whatever the caller's `adapter.train()` asks for."""
         return super().train(False)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert; the caller's normalisation is moved only, since rounding would change it."""
+        mean, std = self.mean, self.std
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if mean is not None and std is not None:
+            self.mean, self.std = mean.to(fn(mean).device), std.to(fn(std).device)
+        return self
+
     @property
     def device(self) -> torch.device:
         """Where the network is."""

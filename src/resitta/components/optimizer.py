@@ -85,9 +85,8 @@ class Adam(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for moments in self.adam.state.values() if self.adam else ():
-            for key in ("exp_avg", "exp_avg_sq"):
-                moments[key] = fn(moments[key])
-            moments["step"] = moments["step"].to(moments["exp_avg"].device)  # never in another precision
+            for key, tensor in moments.items():
+                moments[key] = tensor.to(fn(tensor).device)  # squares of gradients would vanish in float16
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def match_precision(self) -> None:

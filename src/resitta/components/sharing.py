@@ -8,10 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers
+from resitta.components.bn_layers import HALF, bn_layers
 from resitta.errors import UnsuitableModel
-
-HALF = (torch.float16, torch.bfloat16)
 
 
 def share(model: nn.Module, *, own: Collection[str], borrow_as_buffers: bool = False) -> nn.Module:
@@ -88,22 +86,22 @@ def once_per_tensor(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
 
 def raise_bn_precision(model: nn.Module) -> None:
     """Compute BatchNorm layers of half precision in float32: moving averages and Adam lose small steps otherwise."""
-    for module in model.modules():
-        if isinstance(module, BatchNorm | AdaptiveBN) and _precision(module) in HALF:
-            module.float()
+    for _, layer in bn_layers(model):
+        if not HALF.isdisjoint(_precisions(layer)):
+            layer.float()
 
 
 def match_bn_precision(model: nn.Module, like: nn.Module) -> nn.Module:
     """Give BatchNorm layers the precision that they have in another model of the same architecture."""
     for name, layer in bn_layers(model):
-        layer.to(_precision(like.get_submodule(name)))
+        layer.to(next(_precisions(like.get_submodule(name)), None))
     return model
 
 
-def _precision(module: nn.Module) -> torch.dtype | None:
-    """The precision of the first floating-point tensor."""
+def _precisions(module: nn.Module) -> Iterator[torch.dtype]:
+    """The precisions of the floating-point tensors."""
     tensors = itertools.chain(module.parameters(), module.buffers())
-    return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), None)
+    return (tensor.dtype for tensor in tensors if tensor.is_floating_point())
 
 
 def _twin(parameter: nn.Parameter, *, owned: bool, as_buffer: bool) -> Tensor:
