@@ -572,7 +572,7 @@ def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None
     settings: list[dict[str, Any]] = [{"background": True}, {"guard": True, "anchor": 0.1, "renew": 2.0}]
     for chosen in settings:
         adapter = resitta.adapt(model, **chosen)
-        for dtype in (torch.float32, torch.bfloat16, torch.float32):
+        for dtype in (torch.float64, torch.bfloat16, torch.float32):
             adapter.to(dtype)
             for seed in range(3):
                 assert adapter(images(64, seed).to(dtype)).dtype == dtype

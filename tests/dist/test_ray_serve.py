@@ -145,7 +145,7 @@ def test_it_stands_behind_the_same_http(engine: Any) -> None:
     assert answer.json()["version"] > 0
     assert client.get("/ready").json() == {"status": "ready"}
     assert "resitta_state_version" in client.get("/metrics").text
-    assert client.get("/stats").json()["guard_fired"] == {}
+    assert "guard_fired" in client.get("/stats").json()
     holder = {"authorization": "Bearer secret"}
     assert client.post("/snapshot", headers=holder).json()["learning"] is True
     assert client.post("/rollback?version=99999", headers=holder).status_code == 409

@@ -12,8 +12,8 @@ from torch import nn
 import resitta
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
+from resitta.serve.names import names_of
 from resitta.serve.running import listen, make_server
-from resitta.serve.security import names_of
 from resitta.serve.settings import Limits
 
 
@@ -34,7 +34,7 @@ def engine(model: nn.Module, limits: Limits, tmp_path: Path) -> Engine:
 def url(engine: Engine) -> Iterator[str]:
     """A server in a thread."""
     with listen("127.0.0.1", 0) as on:
-        server = make_server(create_app(engine, token=TOKEN, names=names_of("127.0.0.1")))
+        server = make_server(create_app(engine, token=TOKEN, names=names_of("127.0.0.1", "127.0.0.1")))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [on]})
         thread.start()
         until(lambda: server.started)

@@ -304,9 +304,22 @@ def test_what_a_guard_does_is_told(make: Make) -> None:
     (event,) = engine.stats()["events"]
     assert event["kind"] == "guard"
     assert event["text"] == "8 images looked like nothing known and did not enter the memory"
-    assert engine.stats()["guard_fired"] == {"unknown": 1}
-    assert 'resitta_guard_fired_total{reason="unknown"} 1.0' in Metrics(engine).page().decode()
     assert engine.writer.published.version == 0
+
+
+def test_without_a_guard_there_is_nothing_to_count(make: Make) -> None:
+    with make() as engine:
+        assert engine.stats()["guard_fired"] == {}
+
+
+def test_what_a_guard_finds_is_counted_from_nought(make: Make) -> None:
+    with make(update_every=8, guard=True) as engine:
+        assert set(engine.stats()["guard_fired"].values()) == {0}
+        assert 'resitta_guard_fired_total{reason="entropy"} 0.0' in Metrics(engine).page().decode()
+        for _ in range(3):
+            engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
+        until(lambda: engine.stats()["guard_fired"]["unknown"] == 24)
+        assert 'resitta_guard_fired_total{reason="unknown"} 24.0' in Metrics(engine).page().decode()
 
 
 @pytest.mark.parametrize("method", ["bn", "tent", "note", "cotta", "lame"])

@@ -218,12 +218,11 @@ def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Eng
 
 def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, engine: Engine) -> None:
     before = state(engine)
-    for path, name in product(
-        ["/", "/stats", "/bank"], ["elsewhere.example", "x.localhost:80", "[::1", "a b", "\xff", ""]
-    ):
-        head = f"GET {path} HTTP/1.1\r\nHost: {name}\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\n\r\n"
-        answer = answer_of(talk(url, head.encode("latin-1")))
-        assert answer.split()[1] in (b"400", b"421"), (path, name, answer)
+    starts = ["GET /", "GET /stats", "GET /bank", "POST /predict", "POST /reset", "GET /openapi.json", "GET /nowhere"]
+    for start, name in product(starts, ["elsewhere.example", "x.localhost:80", "[::1", "a b", "\xff", ""]):
+        rest = "Sec-Fetch-Site: same-origin\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        answer = answer_of(talk(url, f"{start} HTTP/1.1\r\nHost: {name}\r\n{rest}".encode("latin-1")))
+        assert answer.split()[1] in (b"400", b"421"), (start, name, answer)
     assert state(engine) == before
 
 

@@ -18,8 +18,9 @@ from resitta.models import MODELS
 from resitta.models import create as create_model
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
+from resitta.serve.names import names_of
 from resitta.serve.running import listen, run
-from resitta.serve.security import find_token, names_of, new_token
+from resitta.serve.security import find_token, new_token
 from resitta.serve.settings import Limits, Resize
 from resitta.terminal import bars, console
 
@@ -70,7 +71,8 @@ def run_service(
         on = stack.enter_context(listen(host, port))  # before a cluster is started that somebody would have to stop
         engine = Engine(make(), **options) if readers is None else _on_ray(make, readers, address, options)
         _announce(engine, on.getsockname(), token if given is None else None, state)
-        run(create_app(engine, token=token, resize=resize, names=names_of(host, allow_host)), on)
+        names = names_of(on.getsockname()[0], host, allow_host)
+        run(create_app(engine, token=token, resize=resize, names=names), on)
 
 
 def _on_ray(make: Callable[[], Adapter], readers: int, address: str | None, options: dict[str, Any]) -> Engine:

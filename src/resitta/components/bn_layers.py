@@ -71,12 +71,11 @@ class AdaptiveBN(nn.Module):
         return result
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert, but not to half precision: moving averages and Adam would lose small steps."""
+        """Move or convert, to float32 instead of less: moving averages and Adam would lose small steps."""
 
         def kept(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
-            lowered = moved.dtype in HALF and tensor.dtype not in HALF
-            return tensor.to(moved.device) if lowered else moved
+            return tensor.to(moved.device, torch.float32) if moved.dtype in HALF else moved
 
         return super()._apply(kept, recurse)  # type: ignore[no-untyped-call,no-any-return]
 

@@ -105,7 +105,7 @@ class RemoteWriter:
 
     @property
     def guard_fired(self) -> dict[str, int]:
-        """How often a guard of the present writer has acted, by its reason."""
+        """How often each reason was found by the guard of the present writer."""
         return self.inbox.report.guard_fired
 
     @property

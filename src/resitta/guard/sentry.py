@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from resitta.adapter import Adapter
 
 logger = logging.getLogger(__name__)
+REASONS = ("unknown", "non-finite", "entropy", "drift", "diversity")
 MOSTLY = 0.5
 """The share of a batch on which the source must disagree before few predicted classes count as a collapse."""
 

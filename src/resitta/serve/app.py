@@ -7,10 +7,11 @@ from fastapi import Depends, FastAPI
 
 from resitta.serve.control import Control
 from resitta.serve.engine import Engine
+from resitta.serve.names import OnlyTo
 from resitta.serve.pages import add_pages
 from resitta.serve.predicting import Predicting
 from resitta.serve.refusing import add_refusals
-from resitta.serve.security import check_site, name_checker, token_holder
+from resitta.serve.security import check_site, token_holder
 from resitta.serve.settings import Resize
 
 
@@ -32,11 +33,13 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
         docs_url=None,  # FastAPI's own page loads its script from elsewhere; ours is in `pages`
         redoc_url=None,
         redirect_slashes=False,
-        dependencies=[Depends(name_checker(names)), Depends(check_site)],
+        dependencies=[Depends(check_site)],
     )
     predicting = Predicting(engine, resize)
     app.include_router(predicting.routes())
     app.include_router(Control(engine).routes(), dependencies=[Depends(token_holder(token))])
     add_pages(app)
     add_refusals(app, predicting.metrics)
+    if names is not None:
+        app.add_middleware(OnlyTo, names=names, metrics=predicting.metrics)
     return app

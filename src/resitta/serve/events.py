@@ -1,7 +1,7 @@
 """What happened to a service, for people: a short list of dated sentences."""
 
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -24,7 +24,7 @@ class Event:
 
 
 class Events(Watcher):
-    """The last events. Any thread may add one; as a watcher it adds what a guard does, and counts it by its reason.
+    """The last events. Any thread may add one; as a watcher it adds what a guard does.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -34,7 +34,6 @@ class Events(Watcher):
 
     def __init__(self, keep: int = 100) -> None:
         self._events: deque[Event] = deque(maxlen=keep)
-        self.fired: Counter[str] = Counter()
 
     def add(self, kind: Kind, text: str) -> None:
         """Note that something happened now."""
@@ -43,7 +42,6 @@ class Events(Watcher):
     def notice(self, adapter: "Adapter", event: object) -> None:
         """Note that a guard of the adapter has fired."""
         if isinstance(event, GuardFired):
-            self.fired[event.reason] += 1
             self.add("guard", _sentence(event))
 
     def newest(self) -> list[Event]:

@@ -31,7 +31,9 @@ class EngineCollector(Collector):
         for name, text in COUNTED.items():
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
         yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=writer.failed_saves)
-        fired = CounterMetricFamily("resitta_guard_fired", "How often a guard has acted.", labels=["reason"])
+        fired = CounterMetricFamily(
+            "resitta_guard_fired", "Images a guard kept out (unknown), or steps it acted on.", labels=["reason"]
+        )
         for reason, times in writer.guard_fired.items():
             fired.add_metric([reason], times)
         yield fired

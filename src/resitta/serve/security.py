@@ -3,10 +3,9 @@
 import hmac
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -15,7 +14,6 @@ from resitta.errors import BadSetting
 from resitta.serve.refused import Refused
 
 SHORTEST = 16
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
@@ -58,43 +56,6 @@ def token_holder(token: str) -> Callable[[Credentials], Awaitable[None]]:
             raise Refused(401, f"this needs the service's token, found {found}; send Authorization: Bearer TOKEN")
 
     return check
-
-
-def names_of(host: str, others: Collection[str] = ()) -> frozenset[str] | None:
-    """The names that a service on a host answers to: on this machine's own address only that and those given.
-
-    A page from elsewhere may let its own name point to this machine, and a browser then takes the service for a part
-    of that page. None stands for any name.
-
-    >>> sorted(names_of("127.0.0.1")), names_of("0.0.0.0")
-    (['127.0.0.1', '::1', 'localhost'], None)
-    """
-    local = host in LOOPBACK or host.startswith("127.")
-    return frozenset((*LOOPBACK, host, *map(str.lower, others))) if local or others else None
-
-
-def name_checker(names: Collection[str] | None) -> Callable[[Request], Awaitable[None]]:
-    """A dependency for routes that answer to these names only."""
-
-    async def check(request: Request) -> None:
-        called = request.headers.get("host")  # browsers always send it
-        if names is not None and called is not None and _host_of(called) not in names:
-            known = ", ".join(sorted(names))
-            raise Refused(421, f"this service answers to {known}, found {called[:100]!r}; --allow-host adds a name")
-
-    return check
-
-
-def _host_of(address: str) -> str | None:
-    """The name in front of a port, or None where there is none to be found.
-
-    >>> _host_of("Localhost:8000"), _host_of("[::1]:8000"), _host_of("[::1")
-    ('localhost', '::1', None)
-    """
-    try:
-        return urlsplit(f"//{address}").hostname
-    except ValueError:
-        return None
 
 
 async def check_site(request: Request) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
+from resitta.guard.sentry import REASONS
 from resitta.method import Learner
 from resitta.serve.events import Events, Kind
 from resitta.serve.inbox import Inbox
@@ -38,7 +39,7 @@ class Writer:
         version = folder.recover(adapter)
         self.publisher = Publisher(adapter)
         self.published = self.publisher.publish(version)
-        self.stats = adapter.stats
+        self.stats, self.guard_fired = adapter.stats, guard_counts(adapter)
         adapter.watch(events)
         self._met: Learner | None = None
         self.failed_saves = 0
@@ -62,11 +63,6 @@ class Writer:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
-
-    @property
-    def guard_fired(self) -> dict[str, int]:
-        """How often a guard has acted, by its reason."""
-        return dict(self.events.fired)
 
     # Tasks: what others may `ask` the inbox for. All of them run in the writer's thread.
 
@@ -186,7 +182,7 @@ class Writer:
     def _look(self) -> None:
         """Renew the statistics. A failure is told when it begins; until it ends the old ones stay."""
         try:
-            self.stats = self.adapter.stats
+            self.stats, self.guard_fired = self.adapter.stats, guard_counts(self.adapter)
         except Exception as error:  # whatever it is, predictions and learning do not depend on it
             if not self._looking_fails:
                 logger.exception("the statistics cannot be taken, the service goes on")
@@ -217,3 +213,8 @@ class Writer:
         if state != self._saved or not self.folder.versions():
             self.folder.save(self.adapter, self.published.version)
             self._saved = state
+
+
+def guard_counts(adapter: Adapter) -> dict[str, int]:
+    """How often each reason was found by a guard: images for "unknown", steps for the others."""
+    return {} if adapter.guard is None else {reason: adapter.guard.counts[reason] for reason in REASONS}
