@@ -581,6 +581,17 @@ def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None
         assert adapter.stats.updates == 9
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_fast_arithmetic_bears_a_conversion(model: nn.Module, method: str) -> None:
+    adapter = resitta.adapt(model, method, precision="bf16")
+    for dtype in (
+        (torch.float64, torch.bfloat16, torch.float32) if method == "cotta" else (torch.float16, torch.float32)
+    ):
+        adapter.to(dtype)
+        for seed in range(2):
+            assert adapter(images(64, seed).to(dtype)).isfinite().all()
+
+
 @pytest.mark.parametrize("method", ["source", "rotta", "resitta"])
 def test_an_export_has_the_precision_the_adapter_was_converted_to(model: nn.Module, method: str) -> None:
     adapter = resitta.adapt(model.bfloat16(), method)

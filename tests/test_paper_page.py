@@ -91,5 +91,10 @@ def test_the_numbers_in_the_sentences() -> None:
     assert {f"{error:.1f}" for error in level} == {"76.3"}
     assert "level with BN (76.3 both)" in text
     assert f"With `neighbours=1` it has {found(VARIANTS, 'lame').average:.1f}" in text
+    gains = [found(FEW, name).average - found(VARIANTS, name, lr=5e-3).average for name in ("rotta", "resitta")]
+    assert "RoTTA and ResiTTA become better by {:.1f} and {:.1f} points".format(*gains) in text
+    middle = [found(FEW, name).average for name in ("cotta", "bn", "pl")]
+    assert middle == sorted(middle)
+    assert f"within {middle[2] - middle[0]:.1f} points" in text
     everything = found(VARIANTS, "pl", parameters="all").errors[0]
     assert f"{everything:.1f} under the first corruption" in text

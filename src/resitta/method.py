@@ -17,6 +17,7 @@ from resitta.components.memory import Memory
 from resitta.components.network import Network, Trained
 from resitta.components.optimizer import Adam
 from resitta.components.replay import Replay
+from resitta.components.sharing import raise_bn_precision
 from resitta.errors import BadSetting
 from resitta.settings import check_settings
 
@@ -66,8 +67,9 @@ class Learner(nn.Module, ABC):
         return next((module for module in self.modules() if isinstance(module, Memory)), None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert; the moments of Adam get the precision that their parameters have then."""
+        """Move or convert; BatchNorm stays in float32 at least, and the moments of Adam follow their parameters."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        raise_bn_precision(self)
         for module in self.modules():
             if isinstance(module, Adam):
                 module.match_precision()
