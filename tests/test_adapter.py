@@ -549,10 +549,20 @@ def test_batchnorm_layers_that_share_a_weight_are_converted(model: nn.Module) ->
     layers = list(model.children())
     tied = nn.Sequential(*layers[:6], nn.BatchNorm2d(12), *layers[6:]).eval()
     tied.get_submodule("6").weight = tied.get_submodule("4").weight
-    for adapter in (resitta.adapt(tied, "tent"), resitta.adapt(copy.deepcopy(tied).bfloat16(), "tent")):
-        adapter.to(torch.bfloat16)
+    converted = resitta.adapt(tied, "tent").to(torch.bfloat16)
+    for adapter in (converted, resitta.adapt(copy.deepcopy(tied).bfloat16(), "tent")):
         for seed in range(2):
             assert adapter(images(16, seed).bfloat16()).isfinite().all()
+
+
+def test_a_default_precision_is_not_taken_for_a_conversion(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, "cotta")
+    torch.set_default_dtype(torch.float16)
+    try:
+        adapter.to("cpu")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert adapter(images(4)).dtype == torch.float32
 
 
 def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module) -> None:
