@@ -572,6 +572,8 @@ def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module
     with adapter.background.worker:  # nothing is learned meanwhile
         adapter(images(64, 1))
         adapter.to(torch.bfloat16)
+        (waiting,) = adapter.background.worker._batches
+        assert waiting.images.dtype == waiting.logits.dtype == torch.bfloat16
     adapter.sync()
     assert adapter(images(64, 2).bfloat16()).dtype == torch.bfloat16
     adapter.sync()
@@ -594,9 +596,8 @@ def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None
 @pytest.mark.parametrize("method", METHODS)
 def test_fast_arithmetic_bears_a_conversion(model: nn.Module, method: str) -> None:
     adapter = resitta.adapt(model, method, precision="bf16")
-    for dtype in (
-        (torch.float64, torch.bfloat16, torch.float32) if method == "cotta" else (torch.float16, torch.float32)
-    ):
+    half = torch.bfloat16 if method == "cotta" else torch.float16
+    for dtype in (torch.float64, half, torch.float32):
         adapter.to(dtype)
         for seed in range(2):
             assert adapter(images(64, seed).to(dtype)).isfinite().all()

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
 
 from resitta.bench.paper import PAPER
 from resitta.bench.presets import METHODS
 from resitta.bench.record import RunRecord, load
+from resitta.components.bn_layers import bn_layers
+from resitta.models import create
 
 ROOT = Path(__file__).parents[1]
 
@@ -98,3 +101,12 @@ def test_the_numbers_in_the_sentences() -> None:
     assert f"within {middle[2] - middle[0]:.1f} points" in text
     everything = found(VARIANTS, "pl", parameters="all").errors[0]
     assert f"{everything:.1f} under the first corruption" in text
+
+
+def test_the_sizes_of_the_parameters(beds: Path) -> None:
+    sizes = []
+    for model, bed in {"resnet50": IMAGENET, "wrn28x10": "cifar10-wrn28x10", "resnext29": "cifar100-resnext29"}.items():
+        layers = bn_layers(create(model, beds / f"{bed}.safetensors"))
+        sizes.append(torch.cat([layer.weight.detach().abs() for _, layer in layers]).mean().item())
+    sentence = "weights of our ResNet-50 average {:.2f}, those of WRN-28-10 and ResNeXt-29 {:.2f} and {:.2f}"
+    assert sentence.format(*sizes) in " ".join(PAGE.split())

@@ -146,6 +146,19 @@ def test_the_table_beyond_the_paper_comes_from_the_records(row: str, plain: str,
     assert f"| {row} | {shown[0]} | **{shown[1]}** |" in README
 
 
+def test_the_changes_noticed_come_from_the_record() -> None:
+    record = json.loads((ROOT / "benchmarks" / "records" / "shifts.json").read_text("utf-8"))
+    runs = [record[f"cifar10-wrn16x1, ptta, seed {seed}, bound 2"] for seed in (1, 2, 3)]
+    other = ("cifar10-wrn16x1, sorted", "cifar10-wrn16x1, iid", "cifar100-resnext29, ptta", "imagenet-resnet50, sorted")
+    runs += [record[f"{stream}, seed 1, bound 2"] for stream in other]
+    assert {(run["changes"], run["false"]) for run in runs} == {(14, 0)}
+    at_once = [run["at once"] for run in runs]
+    assert ({*at_once[:3]}, {run["late"] for run in runs[:3]}) == ({9, 10}, {1, 2})
+    sentence = "it notices 9 or 10 of the 14 changes at once and one or two later, without a false alarm; "
+    sentence += "sorted by class and shuffled, {} and {}; on CIFAR-100 {} and on ImageNet {},".format(*at_once[3:])
+    assert sentence in " ".join(README.split())
+
+
 @pytest.mark.parametrize(
     ("stream", "title", "seeds"),
     [

@@ -109,6 +109,7 @@ def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[[], 
     refused = process.client.get("/ready", headers={"Host": "elsewhere.example"})
     assert refused.status_code == 421
     assert "found 'elsewhere.example'; --allow-host adds a name" in refused.json()["error"]
+    assert 'resitta_refused_total{status="421"} 1.0' in process.client.get("/metrics").text
 
 
 def test_a_second_service_on_the_same_state_is_refused_until_the_first_is_gone(

@@ -4,7 +4,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from resitta.adapter import Adapter
 
 logger = logging.getLogger(__name__)
-REASONS = ("unknown", "non-finite", "entropy", "drift", "diversity")
+Reason = Literal["unknown", "non-finite", "entropy", "drift", "diversity"]
 MOSTLY = 0.5
 """The share of a batch on which the source must disagree before few predicted classes count as a collapse."""
 
@@ -101,7 +101,7 @@ class Sentry(Watcher):
                 raise Collapsed(f"{alarm.reason} is {alarm.value:.4g}, allowed is {alarm.bound:.4g}; {advice}")
 
 
-def fired(adapter: "Adapter", reason: str, value: float, bound: float, action: str) -> GuardFired:
+def fired(adapter: "Adapter", reason: Reason, value: float, bound: float, action: str) -> GuardFired:
     """An event at the adapter's present sample."""
     return GuardFired(samples=adapter.samples, reason=reason, value=value, bound=bound, action=action)
 

@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from contextlib import nullcontext
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.guard.sentry import REASONS
+from resitta.guard.sentry import Reason
 from resitta.method import Learner
 from resitta.serve.events import Events, Kind
 from resitta.serve.inbox import Inbox
@@ -217,4 +218,4 @@ class Writer:
 
 def guard_counts(adapter: Adapter) -> dict[str, int]:
     """How often each reason was found by a guard: images for "unknown", steps for the others."""
-    return {} if adapter.guard is None else {reason: adapter.guard.counts[reason] for reason in REASONS}
+    return {} if adapter.guard is None else {reason: adapter.guard.counts[reason] for reason in get_args(Reason)}
