@@ -84,3 +84,8 @@ def test_settings_are_plain_values() -> None:
     assert json.loads(json.dumps(settings)) == settings
     assert settings["strong_view"].endswith("my_view")
     assert set(settings) == {field.name for field in dataclasses.fields(resitta.methods.ResiTTA)}
+
+
+def test_a_record_carries_all_that_defines_its_run_but_the_seed(record: RunRecord, tmp_path: Path) -> None:
+    save(tmp_path / "a.json", record, method="resitta", weights="abc", seed=1, environment={"torch": "2"})
+    assert load(tmp_path / "a.json").identity == {"method": "resitta", "weights": "abc"}

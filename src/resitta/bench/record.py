@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from resitta.errors import BadData
 from resitta.method import Method
 
 FORMAT = 1
+NOT_IDENTITY = ("format", "seed", "environment", "run")
+"""What a record's file holds beside the identity of its run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,9 @@ class RunRecord:
 
     `borders` holds the sample at which each domain begins; it is empty when domains are mixed. `device_memory_mb` is
     the peak of an accelerator's memory, `host_memory_mb` what the process came to hold beyond the model and the open
-    data (None where it was not measured).
+    data (None where it was not measured). `identity` is everything that defines the run except its seed: protocol,
+    method, settings, weights, images and so on; runs may be averaged only where it is equal. It is empty for a run
+    that was not read from a file.
     """
 
     method: str
@@ -46,6 +50,7 @@ class RunRecord:
     seconds: float
     device_memory_mb: float
     host_memory_mb: float | None = None
+    identity: dict[str, Any] = field(default_factory=dict)
 
     @property
     def average(self) -> float:
@@ -106,7 +111,9 @@ def read_json(path: Path) -> Any:
 
 def save(path: Path, record: RunRecord, **context: Any) -> None:
     """Write a record with whatever defines the run beside it."""
-    write_json(path, {"format": FORMAT, **context, "run": dataclasses.asdict(record)})
+    run = dataclasses.asdict(record)
+    del run["identity"]  # it is the context
+    write_json(path, {"format": FORMAT, **context, "run": run})
 
 
 def load(path: Path) -> RunRecord:
@@ -117,7 +124,7 @@ def load(path: Path) -> RunRecord:
         if found > FORMAT:
             raise BadData(f"{path} has format {found}, this version reads up to {FORMAT}; upgrade resitta")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["run"].items()}
-        return RunRecord(**values)
+        return RunRecord(**values, identity={k: v for k, v in content.items() if k not in NOT_IDENTITY})
     except (KeyError, TypeError) as error:
         raise BadData(f"{path} is no record of a run ({error}); remove it and run again") from error
 
