@@ -123,6 +123,13 @@ def test_flags_and_objects_of_any_class_are_looked_at_only_when_asked_for() -> N
     }
 
 
+def test_a_function_in_the_place_of_nothing_is_no_state() -> None:
+    running, restored, begun = Learner(), Learner(), Learner()
+    restored.load_state_dict(running.state_dict())
+    running.mean = torch.square  # type: ignore[assignment]
+    assert lost(running, restored, begun) == []
+
+
 def test_tensors_come_first() -> None:
     running, restored, begun = Learner(), Learner(), Learner()
     running.count, running.mean = 3, torch.ones(2)

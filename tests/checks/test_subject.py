@@ -7,6 +7,7 @@ from torch import Tensor
 from resitta import adapt
 from resitta.checks.subject import spread_images, spread_network, tiny_network
 from resitta.components.entropy import entropy
+from resitta.guard.screen import unknown
 
 
 def certainties(channels: int, method: str) -> tuple[Tensor, Tensor]:
@@ -47,3 +48,10 @@ def test_images_lie_in_the_unit_interval() -> None:
     low, high = spread_images(400).aminmax()
     assert 0 <= low < 0.1
     assert 0.9 < high <= 1
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_guard_takes_the_images_for_pictures(channels: int) -> None:
+    images = spread_images(400, (channels, 16, 16))
+    refused = unknown(images, torch.eye(5)[torch.arange(400) % 5] * 9, max_entropy=0.99, min_contrast=0.002)
+    assert refused.float().mean() < 0.1

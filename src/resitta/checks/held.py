@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 INTERNAL = frozenset(vars(nn.Module()))
 """What torch itself keeps in every module."""
-PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, set, frozenset)
+PLAIN = (bool, int, float, complex, str, bytes, np.generic, set, frozenset)
 MISSING = object()
+"""What None is the same as, and anything that holds no state, such as a function."""
 SAVE = "return it from get_extra_state and take it back in set_extra_state"
 CHANGES = "it changes while the learner runs and is not saved"
 
@@ -121,7 +122,8 @@ class _Walk:
         name = type(module).__name__
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             transient = key in module._non_persistent_buffers_set
-            yield f"{path}.{key}", Held(f"{name}.{key}", tensor, tensor, transient)
+            if tensor is not None:
+                yield f"{path}.{key}", Held(f"{name}.{key}", tensor, tensor, transient)
         for key, child in module._modules.items():
             if child is not None:
                 yield from self.module(child, f"{path}.{key}")

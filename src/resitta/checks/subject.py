@@ -48,7 +48,9 @@ class Subject:
 
 
 def spread_images(n: int, shape: tuple[int, int, int] = (3, 16, 16), seed: int = 0) -> Tensor:
-    """Grainy images with a tint, from none to a strong one, whose brightness drifts.
+    """Cloudy, grainy images with a tint, from none to a strong one, whose brightness drifts.
+
+    Neighbouring pixels are alike, as in pictures: a guard would not let noise pass.
 
     >>> spread_images(2).shape
     torch.Size([2, 3, 16, 16])
@@ -56,9 +58,11 @@ def spread_images(n: int, shape: tuple[int, int, int] = (3, 16, 16), seed: int =
     generator = torch.Generator().manual_seed(seed)
     strength = torch.rand((n, 1, 1, 1), generator=generator)
     tint = torch.rand((n, shape[0], 1, 1), generator=generator) - 0.5
+    clouds = torch.rand((n, shape[0], 4, 4), generator=generator) - 0.5
+    clouds = nn.functional.interpolate(clouds, shape[1:], mode="bilinear")
     grain = torch.rand((n, *shape), generator=generator) - 0.5
     light = torch.linspace(0.35, 0.65, n).view(-1, 1, 1, 1)
-    return (light + strength * tint + 0.2 * grain).clamp(0, 1)
+    return (light + strength * tint + 0.2 * clouds + 0.1 * grain).clamp(0, 1)
 
 
 def tiny_network(channels: int = 3, classes: int = 5) -> nn.Module:
