@@ -1,4 +1,4 @@
-"""ResiTTA written down without any care for speed: what `benchmarks/speed.py` compares with.
+"""ResiTTA written down without any care for speed. benchmarks/speed.py compares with it, docs/one-file.md explains it.
 
 Two full copies of the model, every formula as it stands in the paper, one launch per operation.
 """
@@ -26,7 +26,7 @@ class PlainResiBN(nn.Module):
         self.updating = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise, with statistics moved towards the batch first when updating."""
+        """Normalise (equation 3), with statistics moved towards the batch first when updating (4 and 5)."""
         if self.updating:
             self.mean = 0.95 * self.mean + 0.05 * x.detach().mean((0, 2, 3))
             self.var = 0.95 * self.var + 0.05 * x.detach().var((0, 2, 3), correction=0)
@@ -34,14 +34,14 @@ class PlainResiBN(nn.Module):
         return weight * (x - mean) / torch.sqrt(var + self.eps) + bias
 
     def align(self) -> None:
-        """Draw the statistics back to the source."""
+        """One step of soft alignment with the source (equations 10 and 11, with η = 0.01)."""
         self.mean = self.mean - 0.02 * (self.mean - self.source_mean)
         std = self.var.sqrt() - 0.02 * (self.var.sqrt() - self.source_var.sqrt())
         self.var = std.square()
 
 
 class PlainResiTTA:
-    """The algorithm of the paper."""
+    """The method of the paper with the settings of the paper for CIFAR."""
 
     def __init__(self, model: nn.Module) -> None:
         self.teacher, self.student = self.network(model), self.network(model)
@@ -52,7 +52,7 @@ class PlainResiTTA:
 
     @staticmethod
     def network(model: nn.Module) -> nn.Module:
-        """A full copy with the layers replaced."""
+        """A full copy of the model with the layers replaced."""
         network = copy.deepcopy(model).eval()
         for name, layer in list(network.named_modules()):
             if isinstance(layer, nn.BatchNorm2d):
@@ -65,7 +65,7 @@ class PlainResiTTA:
         return [module for module in network.modules() if isinstance(module, PlainResiBN)]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Predict and learn."""
+        """Predict with the teacher, fill the bank (Algorithm 1), and update after every 64 samples."""
         with torch.no_grad():
             logits: Tensor = self.teacher(images)
         for _ in self.bank.fill(images, logits, every=64):
@@ -73,7 +73,7 @@ class PlainResiTTA:
         return logits
 
     def update(self, images: Tensor) -> None:
-        """One adaptation."""
+        """One adaptation on everything in the bank (equations 15 and 16), then one alignment of both networks."""
         both = self.layers(self.teacher) + self.layers(self.student)
         for layer in both:
             layer.updating = True

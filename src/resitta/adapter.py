@@ -45,6 +45,7 @@ def adapt(
     cuda_graphs: bool = True,
     background: bool = False,
     group: Ranks = None,
+    classes: int | None = None,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -68,6 +69,8 @@ def adapt(
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
             alone; predictions then follow what was learned a little later. `sync()` waits. For "resitta" and "rotta".
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.dist.group`.
+        classes: how many the model tells apart; only for a method that has to know it and a model that does not tell
+            when asked with an image of a usual size.
         settings: any setting of the method, by name.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -90,6 +93,7 @@ def adapt(
         cuda_graphs=cuda_graphs,
         background=background,
         group=group,
+        classes=classes,
     )
 
 
@@ -105,7 +109,7 @@ class Adapter(nn.Module):
         self.guard: Sentry | None = sentry_for(self.options.guard)
         self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
         self._equip()
-        given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision")}
+        given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision", "classes")}
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
             self._source = (Network(model, **given),)

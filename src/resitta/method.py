@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from resitta.components.memory import Memory
 from resitta.components.network import Network, Trained
-from resitta.components.optimizer import Adam
+from resitta.components.optimizer import Optimizer
 from resitta.components.replay import Replay
 from resitta.components.sharing import raise_bn_precision
 from resitta.errors import BadSetting
@@ -67,11 +67,11 @@ class Learner(nn.Module, ABC):
         return next((module for module in self.modules() if isinstance(module, Memory)), None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert; BatchNorm stays in float32 at least, and the moments of Adam follow their parameters."""
+        """Move or convert; BatchNorm stays in float32 at least, and moments of optimizers follow their parameters."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         raise_bn_precision(self)
         for module in self.modules():
-            if isinstance(module, Adam):
+            if isinstance(module, Optimizer):
                 module.match_precision()
         return self
 
@@ -102,4 +102,7 @@ class Method(ABC):
 
     @abstractmethod
     def start(self, network: Network, generator: torch.Generator) -> Learner:
-        """Begin on a fresh stream. Fork `network` rather than change it; draw only from `generator`."""
+        """Begin on a fresh stream. Fork `network` rather than change it; draw only from `generator`.
+
+        `network.classes` is the number of classes, `network.device` and `network.dtype` say where and how it computes.
+        """

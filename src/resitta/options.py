@@ -32,6 +32,7 @@ class Options:
     cuda_graphs: bool = True
     background: bool = False
     group: Ranks = None
+    classes: int | None = None
 
     def __post_init__(self) -> None:
         if self.non_finite not in ("raise", "skip"):
@@ -43,6 +44,8 @@ class Options:
         for name in ("cuda_graphs", "background"):
             if not isinstance(getattr(self, name), bool):
                 raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")
+        if self.classes is not None and (type(self.classes) is not int or self.classes < 2):
+            raise BadSetting(f"classes must be a whole number from 2 on, found {self.classes!r}; or leave it out")
         if self.group is not None:
             self._check_group()
 

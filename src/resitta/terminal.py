@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from resitta.checks import check_method
-from resitta.errors import BadData, require
+from resitta.errors import BadData, BadSetting, require
+from resitta.method import Method
 from resitta.models import MODELS
 from resitta.registry import get_method, list_methods
 
@@ -65,12 +66,38 @@ def print_models() -> None:
     console().print(table)
 
 
-def print_check(method: str) -> None:
-    """Run the conformance suite and list what was checked."""
-    passed = check_method(import_method(method))
+def print_check(
+    method: Method,
+    *,
+    model: str | None = None,
+    checkpoint: Path | None = None,
+    data: Path | None = None,
+    size: int | None = None,
+    device: str = "cpu",
+) -> None:
+    """Run the conformance suite, on a model and images of the user's if they are named, and list what was checked."""
+    passed = check_method(method, device=device, **_checked_with(model, checkpoint, data, size))
     for name in passed:
         console().print(f"[green]passed[/] {name.replace('_', ' ')}", highlight=False)
     console().print(f"{len(passed)} passed, 0 failed", highlight=False)
+
+
+def _checked_with(model: str | None, checkpoint: Path | None, data: Path | None, size: int | None) -> dict[str, Any]:
+    """The model and the images that the suite shall use in place of its own."""
+    from resitta.models import create  # noqa: PLC0415
+    from resitta.streams.corrupted import evenly  # noqa: PLC0415
+    from resitta.streams.datasets import open_images  # noqa: PLC0415
+
+    if model is None:
+        if checkpoint or data or size:
+            raise BadSetting("--checkpoint, --data and --size belong to a model of yours; name it with --model")
+        return {}
+    side = size or (MODELS[model].image_size if model in MODELS else 32)
+    options: dict[str, Any] = {"model": create(model, checkpoint), "shape": (3, side, side)}
+    if data is not None:
+        images = evenly(open_images(data, **({} if size is None else {"size": size})), 256)
+        options["images"] = images.read(range(len(images))).float().div_(255)
+    return options
 
 
 def import_method(method: str) -> str:

@@ -1,10 +1,23 @@
 import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import small_network, stream
 from torch import Tensor, nn
 
-from resitta.components.optimizer import Adam
+from resitta import adapt
+from resitta.components.network import Network
+from resitta.components.optimizer import SGD, Adam, Optimizer
+from resitta.errors import UnsuitableModel
+from resitta.guard import Guard
+from resitta.guard.case import Case
+from resitta.method import Learner, Method
 
 
 def weights(seed: int = 0) -> list[nn.Parameter]:
@@ -121,3 +134,150 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted(value: float) -> None:
     assert adam.skipped.item() == 1
     adam.descend(weight.sum())
     torch.testing.assert_close(weight.detach(), before - 0.1)  # the moments were left alone as well
+
+
+MAKERS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
+    "adam": lambda parameters: Adam(parameters, lr=0.1),
+    "plain": lambda parameters: SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9),
+    "nesterov": lambda parameters: SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+}
+every = pytest.mark.parametrize("kind", MAKERS)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lr=st.floats(1e-4, 0.5),
+    momentum=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    nesterov=st.booleans(),
+    weight_decay=st.sampled_from([0.0, 1e-3, 0.1]),
+    seed=st.integers(0, 99),
+)
+def test_sgd_takes_the_steps_of_torchs_own(
+    lr: float, momentum: float, nesterov: bool, weight_decay: float, seed: int
+) -> None:
+    options: dict[str, Any] = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+    options["nesterov"] = nesterov and momentum > 0
+    parameters, twins = ([nn.Parameter(p.detach().double()) for p in weights(seed)] for _ in range(2))
+    ours, theirs = SGD(parameters, **options), torch.optim.SGD(twins, **options, foreach=False)
+    for _ in range(5):
+        ours.descend(loss(parameters))
+        theirs.zero_grad()
+        torch.autograd.backward(loss(twins))
+        theirs.step()
+    torch.testing.assert_close(parameters, twins, rtol=1e-12, atol=1e-12)
+
+
+@every
+def test_a_parameter_that_took_no_part_stays(kind: str) -> None:
+    parameters = weights()
+    optimizer, before = MAKERS[kind](parameters), parameters[1].detach().clone()
+    for _ in range(2):
+        optimizer.descend(loss(parameters[:1]))
+    assert torch.equal(parameters[1], before)
+
+
+@every
+def test_the_first_loss_may_already_be_not_finite(kind: str) -> None:
+    parameters, spoiled = weights(), weights()
+    optimizer, other = MAKERS[kind](parameters), MAKERS[kind](spoiled)
+    other.descend(loss(spoiled) * torch.nan)
+    assert other.skipped.item() == 1
+    for _ in range(3):
+        optimizer.descend(loss(parameters))
+        other.descend(loss(spoiled))
+    torch.testing.assert_close(spoiled, parameters, rtol=0, atol=0)
+
+
+@every
+def test_a_copy_goes_on_alone(kind: str) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    held = nn.ModuleList([nn.ParameterList([weight]), MAKERS[kind]([weight])])
+
+    def descend(which: nn.ModuleList) -> None:
+        parameters, optimizer = which
+        assert isinstance(optimizer, Optimizer)
+        optimizer.descend(loss(list(parameters.parameters())))
+
+    descend(held)
+    twin = copy.deepcopy(held)
+    before = copy.deepcopy(held.state_dict())
+    descend(twin)
+    torch.testing.assert_close(held.state_dict(), before, rtol=0, atol=0)
+    descend(held)
+    torch.testing.assert_close(twin.state_dict(), held.state_dict(), rtol=0, atol=0)
+
+
+@every
+def test_each_loads_moves_and_converts(kind: str) -> None:
+    parameters = weights()
+    optimizer = MAKERS[kind](parameters)
+    optimizer.descend(loss(parameters))
+    twins = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    loaded = MAKERS[kind](twins)
+    loaded.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for some in (parameters, twins):
+        for parameter in some:
+            parameter.data = parameter.data.double()
+    for each in (optimizer, loaded):
+        each.half()
+        each.match_precision()
+    kept = [state[key] for state in optimizer.get_extra_state()["state"].values() for key in optimizer.moments]
+    assert {moment.dtype for moment in kept} <= {torch.float64}
+    for _ in range(2):
+        optimizer.descend(loss(parameters))
+        loaded.descend(loss(twins))
+    torch.testing.assert_close(twins, parameters, rtol=0, atol=0)
+
+
+@every
+def test_a_loss_without_a_gradient_is_explained(kind: str) -> None:
+    parameters = weights()
+    with pytest.raises(UnsuitableModel, match="no gradient reaches the parameters"):
+        MAKERS[kind](parameters).descend(torch.ones(()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Method):
+    """A step of some optimizer on every batch."""
+
+    kind: str = "momentum"
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        return TrainedLearner(self, network)
+
+
+class TrainedLearner(Learner):
+    def __init__(self, method: Trained, network: Network) -> None:
+        super().__init__()
+        self.network = network.fork("affine")
+        self.optimizer = MAKERS[method.kind](list(self.network.parameters()))
+
+    def predict(self, images: Tensor) -> Tensor:
+        return self.network.predict(images)
+
+    def step(self, images: Tensor) -> Tensor:
+        logits = self.network(images)
+        self.optimizer.descend(logits.square().mean())
+        self.updates += 1
+        return logits.detach()
+
+
+@every
+def test_an_adapter_converts_the_moments_of_any_optimizer(kind: str) -> None:
+    adapter = adapt(small_network(), Trained(kind=kind))
+    adapter(stream(8))
+    adapter.to(torch.bfloat16)
+    optimizer = next(module for module in adapter.modules() if isinstance(module, Optimizer))
+    for parameter, kept in optimizer.get_extra_state()["state"].items():
+        assert {kept[key].dtype for key in optimizer.moments} <= {torch.float32}, parameter
+    adapter(stream(8).bfloat16())
+
+
+@every
+def test_a_guard_hears_of_losses_that_are_not_finite(kind: str) -> None:
+    adapter = adapt(small_network(), Trained(kind=kind))
+    case = Case(adapter, Guard())
+    case.open(adapter)
+    case.optimizers[0].skipped.add_(1)
+    assert math.isnan(case.signs(torch.zeros(8, 5), None).largest)

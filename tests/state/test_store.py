@@ -25,7 +25,8 @@ def test_the_file_says_what_it_is(model: nn.Module, images: Images, tmp_path: Pa
     assert found["resitta"] == resitta.__version__
     assert (found["method"], found["settings"]) == ("tent", {"lr": 0.01})
     given = {"seed": 3, "non_finite": "skip", "output": None, "normalized": ([0.5], [0.25])}
-    assert found["options"] == {**given, "precision": "exact", "cuda_graphs": True, "background": False}
+    rest = {"precision": "exact", "cuda_graphs": True, "background": False, "classes": None}
+    assert found["options"] == {**given, **rest}
     assert set(found["model"]) == {"structure", "content"}
     assert json.loads(json.dumps(found["model"])) == found["model"]
 

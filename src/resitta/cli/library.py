@@ -1,8 +1,14 @@
 """Commands about the library itself: demo, methods, check, models."""
 
+import ast
 from pathlib import Path
+from typing import Annotated, Any
 
-from resitta.terminal import print_check, print_methods, print_models
+from cyclopts import Parameter
+
+from resitta.errors import BadSetting
+from resitta.registry import create
+from resitta.terminal import import_method, print_check, print_methods, print_models
 
 
 def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000, retrain: bool = False) -> None:
@@ -32,15 +38,51 @@ def methods() -> None:
     print_methods()
 
 
-def check(method: str) -> None:
+def check(
+    method: str,
+    *,
+    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    model: str | None = None,
+    checkpoint: Path | None = None,
+    data: Path | None = None,
+    size: int | None = None,
+    device: str = "cpu",
+) -> None:
     """Run the conformance suite on a method.
+
+    Example: resitta check my_code.py:my-method --set lr=1e-2 --model wrn16x1 --checkpoint wrn16x1.safetensors
 
     Parameters
     ----------
     method
         A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
+    settings
+        Settings of the method: lr=1e-2 threshold=0.9.
+    model
+        The model to check with, as for bench: wrn16x1, timm:NAME, torchvision:NAME or path/to/file.py:function. By
+        default a small network that is certain of some images and uncertain of others.
+    checkpoint
+        Weights for the model.
+    data
+        Images for the model, a folder or zip of class/image files or CIFAR batches; by default random ones.
+    size
+        The side of the images; by default that of the named model, otherwise 32.
+    device
+        Where to run.
     """
-    print_check(method)
+    chosen = create(import_method(method), **dict(map(_setting, settings)))
+    print_check(chosen, model=model, checkpoint=checkpoint, data=data, size=size, device=device)
+
+
+def _setting(pair: str) -> tuple[str, Any]:
+    """A setting and its value, which is text unless it reads as something else in Python."""
+    key, equals, text = pair.partition("=")
+    if not equals:
+        raise BadSetting(f"--set takes key=value, found {pair!r}")
+    try:
+        return key, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return key, text
 
 
 def models() -> None:

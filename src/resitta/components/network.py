@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
 from resitta.components.casts import Casts
+from resitta.components.classes import count_classes
 from resitta.components.replay import Replay
 from resitta.components.sharing import (
     all_parameters,
@@ -58,9 +59,11 @@ class Network(nn.Module):
         output: Output = None,
         normalized: Normalized | None = None,
         precision: Precision = "exact",
+        classes: int | None = None,
     ) -> None:
         super().__init__()
         self.model = share(model, own=())
+        self._classes = classes
         self.output = output
         self.precision = precision
         self.channels_last = False
@@ -93,6 +96,17 @@ class Network(nn.Module):
     def dtype(self) -> torch.dtype:
         """The precision it computes in."""
         return self._example().dtype
+
+    @property
+    def classes(self) -> int:
+        """The number of classes: as given, or found by a forward pass when it is first asked for.
+
+        >>> Network(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 7))).classes
+        7
+        """
+        if self._classes is None:
+            self._classes = count_classes(self)
+        return self._classes
 
     def _example(self) -> Tensor:
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())  # the first one found is the one
@@ -145,6 +159,12 @@ class Network(nn.Module):
             reason = str(error).partition("\n")[0]
             raise BadImages(f"the model refused images of shape {tuple(images.shape)}: {reason}") from error
         logits = _logits(answer, self.output, len(images))
+        if self._classes is not None and logits.shape[1] != self._classes:
+            found, wanted = logits.shape[1], self._classes
+            advice = f"if {found} is right, pass adapt(..., classes={found})"
+            raise BadOutput(
+                f"the model returned {found} logits per image where {wanted} classes were expected; {advice}"
+            )
         return logits.to(images.dtype) if self.precision == "bf16" else logits
 
     @contextmanager

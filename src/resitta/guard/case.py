@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from resitta.components.optimizer import Adam
+from resitta.components.optimizer import Optimizer
 from resitta.guard.screen import unknown
 from resitta.guard.settings import Guard
 from resitta.guard.signs import Signs, Window, drift, statistics, to_host
@@ -29,7 +29,7 @@ class Case:
         self.guard = guard
         self.history = History(adapter, trust_after=TO_SHOW * guard.window)
         self.layers = statistics(adapter.learner, adapter.source)
-        self.optimizers = [module for module in adapter.learner.modules() if isinstance(module, Adam)]
+        self.optimizers = [module for module in adapter.learner.modules() if isinstance(module, Optimizer)]
         self.window: Window | None = None
         self.company = torch.zeros(())
 

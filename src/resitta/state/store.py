@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, "model": dict, "state": dict}
 StatePath = str | os.PathLike[str]
-OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background")
+OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
 """The options that are saved as they are."""
 
 
