@@ -1,0 +1,51 @@
+"""What every test and doctest may rely on, wherever the suite is started."""
+
+import faulthandler
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; processes that tests start inherit it
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the real stderr for the watchdog; during a test it is captured."""
+    with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        config.stash[STDERR] = os.dup(2)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt, also under `nohup` and in background jobs, which ignore it.
+
+    Processes that a test starts get the default action: exec() keeps an ignored signal, but resets a handled one.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+# pytest-timeout fails a test that waits in Python, and the suite goes on. It cannot end a call into C that never returns
+# or a thread that outlives the tests: for these a watchdog prints all stacks and ends the process.
+STDERR = pytest.StashKey[int]()
+
+
+def watch(config: pytest.Config) -> None:
+    limit = 1.5 * float(config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit, exit=True, file=config.stash[STDERR])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    watch(item.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    watch(item.config)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    watch(session.config)
