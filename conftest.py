@@ -27,11 +27,11 @@ def ctrl_c_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-# pytest-timeout fails a test that waits in Python, and the suite goes on. It cannot end a call into C that never returns
-# or a thread that outlives the tests: for these a watchdog prints all stacks and ends the process.
 STDERR = pytest.StashKey[int]()
 
 
+# pytest-timeout fails a test that waits in Python, and the suite goes on. It cannot end a call into C that never
+# returns, or a thread that outlives the tests: for these the watchdog prints all stacks and ends the process.
 def watch(config: pytest.Config) -> None:
     limit = 1.5 * float(config.getini("timeout"))
     faulthandler.dump_traceback_later(limit, exit=True, file=config.stash[STDERR])

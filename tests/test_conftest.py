@@ -1,5 +1,6 @@
 """The suite ends, and passes, wherever it is started."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,14 @@ ROOT = Path(__file__).parents[1]
 
 def run_pytest(*arguments: str, cwd: Path = ROOT, shell: str = "") -> subprocess.CompletedProcess[str]:
     command = ["sh", "-c", f'{shell} exec "$0" -m pytest "$@"', sys.executable, "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that wait for each other take long on a busy machine
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_tests_of_signals_pass_where_sigint_is_ignored() -> None:
     files = ["tests/test_exclusive.py", "src/resitta/exclusive.py", "tests/test_conftest.py"]
     chosen = "ctrl_c or signal_in or interrupt or processes_of_a_test"
-    done = run_pytest(*files, "-k", chosen, "-o", "timeout=30", shell="trap '' INT;")
+    done = run_pytest(*files, "-k", chosen, "-o", "timeout=90", shell="trap '' INT;")
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
 

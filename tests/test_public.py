@@ -47,7 +47,9 @@ def test_importing_costs_nothing_until_a_name_is_used() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("first", ["resitta.register('tent')(type('Mine', (resitta.Method,), {}))", "import resitta.cli"])
+@pytest.mark.parametrize(
+    "first", ["resitta.register('tent')(type('Mine', (resitta.Method,), {}))", "import resitta.cli"]
+)
 def test_the_built_in_methods_are_known_whatever_is_asked_first(first: str) -> None:
     code = (
         f"import resitta, contextlib\n"

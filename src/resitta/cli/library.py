@@ -1,8 +1,11 @@
 """Commands about the library itself: demo, methods, check, models."""
 
 from pathlib import Path
+from typing import Annotated
 
-from resitta.terminal import print_check, print_methods, print_models
+from cyclopts import Parameter
+
+AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
 
 def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000, retrain: bool = False) -> None:
@@ -27,9 +30,21 @@ def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000
     run_demo(out, seed=seed, samples=samples, retrain=retrain)
 
 
-def methods() -> None:
-    """List the methods, what they need, and their settings with defaults."""
-    print_methods()
+def methods(name: str | None = None, *, as_json: AsJson = False) -> None:
+    """List the methods, or show the settings, presets and paper of one.
+
+    Examples: resitta methods, or resitta methods resitta, or resitta methods path/to/file.py:name --json
+
+    Parameters
+    ----------
+    name
+        A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
+    as_json
+        Print JSON, for other programs.
+    """
+    from resitta.cli.listing import print_methods  # noqa: PLC0415  (torch, which --help does not need)
+
+    print_methods(name, as_json=as_json)
 
 
 def check(method: str) -> None:
@@ -40,9 +55,19 @@ def check(method: str) -> None:
     method
         A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
     """
+    from resitta.terminal import print_check  # noqa: PLC0415
+
     print_check(method)
 
 
-def models() -> None:
-    """List the source networks that can be named; any timm:NAME, torchvision:NAME or file.py:function works too."""
-    print_models()
+def models(*, as_json: AsJson = False) -> None:
+    """List the source networks that can be named; any timm:NAME, torchvision:NAME or file.py:function works too.
+
+    Parameters
+    ----------
+    as_json
+        Print JSON, for other programs.
+    """
+    from resitta.cli.listing import print_models  # noqa: PLC0415
+
+    print_models(as_json=as_json)

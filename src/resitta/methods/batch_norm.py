@@ -15,8 +15,12 @@ from resitta.registry import register
 @register("bn")
 @dataclass(frozen=True, kw_only=True)
 class BatchNormAdapt(Method):
-    """Prediction-time batch normalisation. Helps on shuffled streams, hurts when a batch holds few classes."""
+    """Statistics of the test batch. Helps on shuffled streams, hurts when a batch holds few classes."""
 
+    paper: ClassVar[str] = (
+        "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
+        "Robustness under Covariate Shift. 2020."
+    )
     needs: ClassVar[Needs] = "batch_norm"
 
     @property

@@ -14,7 +14,7 @@ from resitta.streams.corruptions.random import Draws, image_keys
 from resitta.streams.corruptions.spatter import spatter
 from resitta.streams.corruptions.tables import setting
 
-_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
+_ALL: tuple[Callable[..., Tensor], ...] = (
     blur.motion_blur,
     weather.snow,
     weather.fog,
@@ -35,7 +35,7 @@ _FUNCTIONS: tuple[Callable[..., Tensor], ...] = (
     spatter,
     colour.saturate,
 )
-_BY_NAME = {function.__name__: function for function in _FUNCTIONS}
+_FUNCTIONS = {function.__name__: function for function in _ALL}
 CORRUPTIONS, EXTRA, SHORT = names.CORRUPTIONS, names.EXTRA, names.SHORT
 
 # Small parts stay in the cache of a CPU, large ones fill a GPU: pixels worked on at a time.
@@ -72,7 +72,7 @@ def corrupt(images: Tensor, name: str, severity: int = 5, *, seed: int = 0) -> T
         for start in range(0, len(images), size):
             part = pixels[start : start + size]
             draws = Draws(image_keys(part, f"{name} {severity} {seed}"))
-            result = _BY_NAME[name](part.float(), draws, **numbers)
+            result = _FUNCTIONS[name](part.float(), draws, **numbers)
             corrupted[start : start + size] = result.add_(_HAIR).clamp_(0, 255)
     return corrupted if images.dtype == torch.uint8 else corrupted.to(images.dtype) / 255
 
@@ -83,11 +83,11 @@ def full_name(name: str) -> str:
     >>> full_name("jpeg"), full_name("gaussian"), full_name("gaussian_blur")
     ('jpeg_compression', 'gaussian_noise', 'gaussian_blur')
     """
-    if name in _BY_NAME:
+    if name in _FUNCTIONS:
         return name
     known = {short: full for full, short in SHORT.items()}
     if name not in known:
-        raise UnknownName(f"there is no corruption '{name}'. {near(name, [*_BY_NAME, *known])}")
+        raise UnknownName(f"there is no corruption '{name}'. {near(name, [*_FUNCTIONS, *known])}")
     return known[name]
 
 
