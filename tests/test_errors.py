@@ -33,5 +33,5 @@ def test_near_names(name: str, answer: str) -> None:
 
 
 def test_a_missing_extra_is_an_import_error_that_says_what_to_install() -> None:
-    with pytest.raises(ImportError, match=r'nowhere is not installed; run: pip install "resitta\[cli\]"'):
+    with pytest.raises(ImportError, match=r"nowhere is not installed; run: pip install .*\[cli\]"):
         errors.require("nowhere.inside", "cli")

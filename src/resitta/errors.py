@@ -111,15 +111,17 @@ def edits(one: str, other: str) -> int:
 
 
 def require(package: str, extra: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it.
+    """Import an optional package, or say which command installs the extra that brings it.
 
-    >>> require("no_such_package", "demo")
+    >>> require("no_such_package", "demo")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    resitta.errors.MissingExtra: no_such_package is not installed; run: pip install "resitta[demo]"
+    resitta.errors.MissingExtra: no_such_package is not installed; run: pip install ...[demo]...
     """
     try:
         return importlib.import_module(package)
     except ImportError as error:
+        from resitta.installing import install_extra  # noqa: PLC0415  (only for the message)
+
         top = package.partition(".")[0]
-        raise MissingExtra(f'{top} is not installed; run: pip install "resitta[{extra}]"') from error
+        raise MissingExtra(f"{top} is not installed; run: {install_extra(extra)}") from error
