@@ -8,7 +8,14 @@ from cyclopts import Parameter
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
 
-def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000, retrain: bool = False) -> None:
+def demo(
+    *,
+    out: Path = Path("resitta-demo"),
+    seed: int = 1,
+    samples: int | None = None,
+    fast: bool = False,
+    retrain: bool = False,
+) -> None:
     """See a real model recover: handwritten digits, 15 corruptions one after the other, five methods, one page.
 
     Trains a small BatchNorm network on clean digits (once; it is cached), then lets a corrupted, temporally correlated
@@ -21,13 +28,15 @@ def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000
     seed
         Fixes the stream's order and all randomness of the methods.
     samples
-        Images per corruption. With only a few hundred the statistics have no time to follow.
+        Images per corruption (default 3000). With only a few hundred the statistics have no time to follow.
+    fast
+        Take 300 images per corruption: to see that everything works, not to compare methods.
     retrain
         Train the source network anew even if a cached one is there.
     """
     from resitta.demo.run import run_demo  # noqa: PLC0415  (needs the extra `demo`)
 
-    run_demo(out, seed=seed, samples=samples, retrain=retrain)
+    run_demo(out, seed=seed, samples=samples, fast=fast, retrain=retrain)
 
 
 def methods(name: str | None = None, *, as_json: AsJson = False) -> None:
