@@ -89,9 +89,10 @@ class Method(ABC):
     """The settings of a method. Subclass it as a frozen, keyword-only dataclass and `register` it."""
 
     name: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
     needs: ClassVar[Needs] = "running_statistics"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+    paper: ClassVar[str] = ""
+    """The publication to cite, as `resitta methods NAME` shows it."""
 
     def __post_init__(self) -> None:
         check_settings(self)

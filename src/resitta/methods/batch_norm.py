@@ -17,11 +17,11 @@ from resitta.registry import register
 class BatchNormAdapt(Method):
     """Statistics of the test batch. Helps on shuffled streams, hurts when a batch holds few classes."""
 
+    needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
         "Robustness under Covariate Shift. 2020."
     )
-    needs: ClassVar[Needs] = "batch_norm"
 
     @property
     def trains(self) -> Trained:

@@ -28,8 +28,8 @@ class CoTTA(Method):
     the source after a step.
     """
 
-    paper: ClassVar[str] = "Wang, Fink, Van Gool, Dai. Continual Test-Time Domain Adaptation. CVPR 2022."
     needs: ClassVar[Needs] = "batch_norm"
+    paper: ClassVar[str] = "Wang, Fink, Van Gool, Dai. Continual Test-Time Domain Adaptation. CVPR 2022."
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {"threshold": 0.92, "restore": 0.01},
         "cifar100": {"threshold": 0.72, "restore": 0.01},

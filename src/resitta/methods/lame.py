@@ -27,10 +27,10 @@ class LAME(Method):
     maps images to features.
     """
 
+    needs: ClassVar[Needs] = "nothing"
     paper: ClassVar[str] = (
         "Boudiaf, Mueller, Ben Ayed, Bertinetto. Parameter-free Online Test-time Adaptation. CVPR 2022."
     )
-    needs: ClassVar[Needs] = "nothing"
 
     affinity: Affinity = setting("knn", doc="how the affinity of two images comes from their features")
     neighbours: int = setting(5, at_least=1, doc="neighbours of an image in knn; sets the width of rbf")

@@ -24,11 +24,11 @@ class PseudoLabel(Method):
     the BatchNorm "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
     """
 
+    needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method for Deep Neural Networks. "
         "ICML Workshop 2013."
     )
-    needs: ClassVar[Needs] = "batch_norm"
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
     threshold: float = setting(0.0, at_least=0, at_most=1, doc="predictions below this confidence do not count")

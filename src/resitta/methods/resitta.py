@@ -43,15 +43,15 @@ class ResiTTA(Method):
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
     """
 
-    paper: ClassVar[str] = (
-        "Zhou, Tian, Cheung, See, Zhang. Resilient Practical Test-Time Adaptation: Soft Batch Normalization Alignment "
-        "and Entropy-driven Memory Bank."
-    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {},
         "cifar100": {},
         "imagenet": {"eta": 0.05},
     }
+    paper: ClassVar[str] = (
+        "Zhou, Tian, Cheung, See, Zhang. Resilient Practical Test-Time Adaptation: Soft Batch Normalization Alignment "
+        "and Entropy-driven Memory Bank."
+    )
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
     eta: float = setting(0.01, at_least=0, at_most=0.5, doc="η, step size of the alignment with the source statistics")

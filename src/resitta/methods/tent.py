@@ -20,10 +20,10 @@ from resitta.settings import setting
 class Tent(Method):
     """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics."""
 
+    needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Wang, Shelhamer, Liu, Olshausen, Darrell. Tent: Fully Test-Time Adaptation by Entropy Minimization. ICLR 2021."
     )
-    needs: ClassVar[Needs] = "batch_norm"
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
 
