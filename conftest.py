@@ -32,19 +32,23 @@ STDERR = pytest.StashKey[int]()
 
 # pytest-timeout fails a test that waits in Python, and the suite goes on. It cannot end a call into C that never
 # returns, or a thread that outlives the tests: for these the watchdog prints all stacks and ends the process.
-def watch(config: pytest.Config) -> None:
-    limit = 1.5 * float(config.getini("timeout"))
-    faulthandler.dump_traceback_later(limit, exit=True, file=config.stash[STDERR])
+def watch(config: pytest.Config, item: pytest.Item | None = None) -> None:
+    marker = item and item.get_closest_marker("timeout")
+    asked = marker.args[0] if marker and marker.args else config.getoption("timeout", None)
+    limit = float(config.getini("timeout") if asked is None else asked)
+    faulthandler.cancel_dump_traceback_later()
+    if limit > 0:  # zero: none, as for pytest-timeout
+        faulthandler.dump_traceback_later(1.5 * limit, exit=True, file=config.stash[STDERR])
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    watch(item.config)
+    watch(item.config, item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    watch(item.config)
+    watch(item.config, item)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

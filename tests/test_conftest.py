@@ -57,6 +57,17 @@ def test_a_suite_that_waits_ends_and_fails(where: str, tmp_path: Path) -> None:
     assert "test_waits" in done.stdout or "most recent call first" in done.stderr, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("limit", ["0", "60"])
+def test_a_limit_of_ones_own_holds(limit: str, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 3\n")
+    (tmp_path / "test_it.py").write_text(
+        f"import time, pytest\n@pytest.mark.timeout({limit})\ndef test_waits(): time.sleep(5)"
+    )
+    done = run_pytest("-p", "no:hypothesispytest", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_processes_of_a_test_do_not_ignore_sigint() -> None:
     asked = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
