@@ -1,4 +1,4 @@
-"""What all tests share: one thread, small networks, the optional beds."""
+"""What all tests share: small networks, the optional beds."""
 
 import os
 from collections.abc import Iterator
@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from resitta import registry
 
-torch.set_num_threads(1)
-
 SERVICE = ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "httpx", "websockets")
 collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_serve.py"]
 
@@ -21,7 +19,17 @@ collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_ser
 @pytest.fixture(autouse=True)
 def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the methods that a test registers."""
+    registry.list_methods()  # the built-in ones are registered, and stay
     monkeypatch.setattr("resitta.registry._methods", dict(registry._methods))
+
+
+@pytest.fixture(autouse=True)
+def threads_as_they_were() -> Iterator[None]:
+    """Undo what the demo and the service set: later tests compare with processes that have $OMP_NUM_THREADS."""
+    before = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -13,12 +13,25 @@ def test_everything_is_a_resitta_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer"), [("rezitta", "Did you mean 'resitta'?"), ("x", "Known: bn, resitta, tent.")]
+    ("name", "answer"),
+    [
+        ("rezitta", "Did you mean 'resitta'?"),
+        ("ristta", "Did you mean 'resitta'?"),
+        ("TENT", "Did you mean 'tent'?"),
+        ("tnet", "Did you mean 'tent'?"),
+        ("resi", "Did you mean 'resitta'?"),
+        ("nb", "Known: bn, resitta, tent."),
+        ("te", "Known: bn, resitta, tent."),
+        ("eata", "Known: bn, resitta, tent."),
+        ("sar", "Known: bn, resitta, tent."),
+        ("x", "Known: bn, resitta, tent."),
+        ("", "Known: bn, resitta, tent."),
+    ],
 )
 def test_near_names(name: str, answer: str) -> None:
     assert errors.near(name, ["tent", "resitta", "bn"]) == answer
 
 
 def test_a_missing_extra_is_an_import_error_that_says_what_to_install() -> None:
-    with pytest.raises(ImportError, match=r'nowhere is not installed; run: pip install "resitta\[cli\]"'):
+    with pytest.raises(ImportError, match=r"nowhere is not installed; run: pip install .*\[cli\]"):
         errors.require("nowhere.inside", "cli")

@@ -1,6 +1,7 @@
 """The public namespace, the examples, and promises about the source text."""
 
 import ast
+import importlib
 import runpy
 import subprocess
 import sys
@@ -21,13 +22,52 @@ def test_all_is_what_is_importable() -> None:
     assert public - modules <= set(resitta.__all__)
 
 
+def test_every_public_name_is_what_the_type_checker_sees() -> None:
+    tree = ast.parse(Path(resitta.__file__).read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert set(seen) == set(resitta.__all__)
+    for name, home in seen.items():
+        module = importlib.import_module(str(home))
+        assert getattr(resitta, name) is getattr(module, name)
+    assert set(resitta.__all__) <= set(dir(resitta))
+
+
+def test_submodules_are_attributes_and_other_names_are_not() -> None:
+    code = "import resitta; print(resitta.guard.Guard.__name__, resitta.bench.__name__, resitta.checks.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "Guard resitta.bench resitta.checks\n"
+    with pytest.raises(AttributeError, match="module 'resitta' has no attribute 'adpat'"):
+        resitta.adpat  # noqa: B018
+
+
+def test_importing_costs_nothing_until_a_name_is_used() -> None:
+    code = "import sys, resitta; assert 'torch' not in sys.modules; resitta.adapt; assert 'torch' in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "first", ["resitta.register('tent')(type('Mine', (resitta.Method,), {}))", "import resitta.cli"]
+)
+def test_the_built_in_methods_are_known_whatever_is_asked_first(first: str) -> None:
+    code = (
+        f"import resitta, contextlib\n"
+        f"with contextlib.suppress(resitta.errors.BadSetting):\n    {first}\n"
+        "assert resitta.methods.Tent is type(resitta.create('tent')), resitta.create('tent')\n"
+        "assert len(resitta.list_methods()) == 9"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_importing_needs_nothing_but_torch_and_numpy() -> None:
     code = (
-        "import sys, resitta; "
+        "import sys, resitta; [getattr(resitta, name) for name in resitta.__all__]; "
         "extras = {'sklearn', 'rich', 'cyclopts', 'PIL', 'safetensors', 'torchvision', 'timm', 'matplotlib', 'scipy'}; "
         "sys.exit(str(extras & set(sys.modules)) if extras & set(sys.modules) else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -43,6 +43,28 @@ def test_ci_runs_the_second_command() -> None:
     assert found.stdout.strip() == blocks("sh")[1].strip()
 
 
+def test_ci_runs_the_suite_with_sigint_ignored_and_uses_the_wheel() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert """(trap '' INT && bash -euo pipefail -c "$second_command")""" in script
+    assert script.rstrip().endswith(".ci/wheel")
+
+
+def test_the_five_lines_name_the_mode_for_live_streams() -> None:
+    section = README.partition("## Five lines")[2].partition("\n## ")[0]
+    assert "`background=True`" in section
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_no_document_installs_from_an_index_that_lacks_the_package(path: Path) -> None:
+    assert not re.search(r'pip install "?resitta(?:\[[^]]*\])?(?!\[| @)', path.read_text(encoding="utf-8"))
+
+
+def test_the_pin_of_torch_is_for_the_demo_and_the_tests_only() -> None:
+    assert "pins torch for the demo and the tests only" in README
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert "for the demo and the tests" in constraints
+
+
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
 def test_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from resitta.errors import BadData
-from resitta.terminal import bars, import_method, print_methods
+from resitta.terminal import bars, duration, import_method
 
 
 def test_bars_take_done_and_total() -> None:
@@ -14,10 +14,22 @@ def test_bars_take_done_and_total() -> None:
         one(2, 2)
 
 
-def test_methods_are_printed_with_settings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "220")
-    print_methods()
-    assert "threshold=0.92" in capsys.readouterr().out
+def test_progress_reads_as_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with bars() as bar:
+        bar("training")(5, 5)
+        bar("waiting")
+    training, waiting = capsys.readouterr().out.splitlines()[-2:]
+    assert training.rstrip().endswith("100% 0 s, 0 s left")
+    assert waiting.rstrip().endswith(" 0 s")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.4, "0 s"), (59.6, "1 min 0 s"), (125, "2 min 5 s"), (3600, "1 h 0 min"), (9e4, "25 h 0 min")],
+)
+def test_durations_are_written_in_their_two_largest_units(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
 
 
 def test_a_file_is_run_to_register_its_method(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Every message says what was wrong, what was found, and what to do about it.
 True
 """
 
-import difflib
 import importlib
 from collections.abc import Iterable
 from types import ModuleType
@@ -77,28 +76,52 @@ class MissingExtra(ResittaError, ImportError):
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Say which known names are close to a mistyped one, or list them all.
+    """Say which known name is close to a mistyped one, or list them all.
+
+    Close is what begins with the given letters, or differs by few mistakes: one in three letters, two at most.
 
     >>> near("tnet", ["tent", "note"])
     "Did you mean 'tent'?"
-    >>> near("zzz", ["tent", "note"])
-    'Known: note, tent.'
+    >>> near("eata", ["cotta", "note", "resitta"])
+    'Known: cotta, note, resitta.'
     """
     names = sorted(filter(None, known))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names)}."
+    typed = name.casefold()
+    mistakes = {known: edits(typed, known.casefold()) for known in names}
+    close = [known for known in names if mistakes[known] <= min(2, max(len(typed), len(known)) // 3)]
+    close = close or [known for known in names if len(typed) >= 3 and known.casefold().startswith(typed)]
+    return f"Did you mean '{min(close, key=mistakes.__getitem__)}'?" if close else f"Known: {', '.join(names)}."
+
+
+def edits(one: str, other: str) -> int:
+    """Count the letters to insert, delete, replace or swap with their neighbour between two words.
+
+    >>> edits("tnet", "tent"), edits("eata", "resitta")
+    (1, 4)
+    """
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        before, last, row = row, before, [i]
+        for j, wanted in enumerate(other, start=1):
+            best = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            swapped = i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted
+            row.append(min(best, last[j - 2] + 1) if swapped else best)
+    return row[-1]
 
 
 def require(package: str, extra: str) -> ModuleType:
-    """Import an optional package, or say which extra brings it.
+    """Import an optional package, or say which command installs the extra that brings it.
 
-    >>> require("no_such_package", "demo")
+    >>> require("no_such_package", "demo")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    resitta.errors.MissingExtra: no_such_package is not installed; run: pip install "resitta[demo]"
+    resitta.errors.MissingExtra: no_such_package is not installed; run: pip install ...[demo]...
     """
     try:
         return importlib.import_module(package)
     except ImportError as error:
+        from resitta.installing import install_extra  # noqa: PLC0415  (only for the message)
+
         top = package.partition(".")[0]
-        raise MissingExtra(f'{top} is not installed; run: pip install "resitta[{extra}]"') from error
+        raise MissingExtra(f"{top} is not installed; run: {install_extra(extra)}") from error

@@ -91,6 +91,8 @@ class Method(ABC):
     name: ClassVar[str] = ""
     needs: ClassVar[Needs] = "running_statistics"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+    paper: ClassVar[str] = ""
+    """The publication to cite, as `resitta methods NAME` shows it."""
 
     def __post_init__(self) -> None:
         check_settings(self)

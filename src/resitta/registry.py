@@ -7,6 +7,7 @@ True
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ def register(name: str) -> Callable[[M], M]:
     """Give a method class its public name; a name already taken is refused."""
 
     def decorate(cls: M) -> M:
-        if name in _methods:
+        if name in _known():
             raise BadSetting(f"the name {name!r} belongs to {_methods[name].__qualname__}; choose another")
         cls.name = name
         _methods[name] = cls
@@ -32,14 +33,15 @@ def register(name: str) -> Callable[[M], M]:
 
 def list_methods() -> list[str]:
     """Return the registered names, sorted."""
-    return sorted(_methods)
+    return sorted(_known())
 
 
 def get_method(name: str) -> type[Method]:
     """Return the class registered under a name."""
-    if name not in _methods:
-        raise UnknownName(f"no method is called {name!r}. {near(name, _methods)}")
-    return _methods[name]
+    known = _known()
+    if name not in known:
+        raise UnknownName(f"no method is called {name!r}. {near(name, known)}")
+    return known[name]
 
 
 def create(method: str | Method, *, preset: str | None = None, **settings: Any) -> Method:
@@ -54,6 +56,12 @@ def create(method: str | Method, *, preset: str | None = None, **settings: Any) 
         if key not in known:
             raise UnknownName(f"{cls.name} has no setting {key!r}. {near(key, known)}")
     return cls(**values) if isinstance(method, str) else dataclasses.replace(method, **values)
+
+
+def _known() -> dict[str, type[Method]]:
+    """All methods by name; the built-in ones register themselves when their package is imported."""
+    importlib.import_module("resitta.methods")
+    return _methods
 
 
 def _preset(cls: type[Method], preset: str) -> dict[str, Any]:

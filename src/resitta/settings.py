@@ -24,11 +24,16 @@ T = TypeVar("T")
 
 
 def setting(
-    default: T, *, at_least: float | None = None, above: float | None = None, at_most: float | None = None
+    default: T,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    doc: str = "",
 ) -> T:
-    """Declare a setting with its default and the range it may take."""
-    bounds = {"at_least": at_least, "above": above, "at_most": at_most}
-    return dataclasses.field(default=default, metadata=bounds)
+    """Declare a setting with its default, the range it may take, and what it means: `resitta methods NAME` shows it."""
+    known = {"at_least": at_least, "above": above, "at_most": at_most, "doc": doc}
+    return dataclasses.field(default=default, metadata=known)
 
 
 def check_settings(settings: Any) -> None:

@@ -1,6 +1,5 @@
-"""What people see in a terminal: progress bars with the time left, tables, short reports."""
+"""What people see in a terminal: progress bars with the time left, short reports."""
 
-import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +9,6 @@ from typing import Any
 from resitta.checks import check_method
 from resitta.errors import BadData, BadSetting, require
 from resitta.method import Method
-from resitta.models import MODELS
-from resitta.registry import get_method, list_methods
 
 Bar = Callable[[int, int], None]
 
@@ -24,14 +21,20 @@ def console() -> Any:
 @contextmanager
 def bars() -> Iterator[Callable[[str], Bar]]:
     """Progress bars: `with bars() as bar:` gives `bar("training")`, to be called as `(done, total)`."""
-    rich = require("rich.progress", "cli")
+    require("rich", "cli")
+    from rich import progress as rich  # noqa: PLC0415
+
+    class Times(rich.ProgressColumn):
+        """How long it has taken and how long it will."""
+
+        def render(self, task: rich.Task) -> str:
+            return times(task.finished_time if task.finished else task.elapsed, task.time_remaining)
+
     columns = (
         rich.TextColumn("{task.description:<22}"),
         rich.BarColumn(bar_width=None),
         rich.TaskProgressColumn(),
-        rich.TimeElapsedColumn(),
-        rich.TextColumn("left"),
-        rich.TimeRemainingColumn(),
+        Times(),
     )
     with rich.Progress(*columns) as progress:
 
@@ -42,28 +45,22 @@ def bars() -> Iterator[Callable[[str], Bar]]:
         yield bar
 
 
-def print_methods() -> None:
-    """List every method with what it needs and its settings."""
-    table = require("rich.table", "cli").Table(show_lines=True)
-    for heading in ("method", "what it does", "needs", "settings and defaults", "presets"):
-        table.add_column(heading)
-    for name in list_methods():
-        cls = get_method(name)
-        settings = ", ".join(f"{field.name}={field.default!r}" for field in dataclasses.fields(cls))
-        summary = (cls.__doc__ or "").partition("\n")[0]
-        table.add_row(name, summary, cls.needs.replace("_", " "), settings or "none", ", ".join(cls.presets))
-    console().print(table)
+def times(elapsed: float | None, left: float | None) -> str:
+    """Say how long something has taken and how long it will.
+
+    >>> times(30.4, 0.0), times(3725, 61), times(0.2, None)
+    ('30 s, 0 s left', '1 h 2 min, 1 min 1 s left', '0 s')
+    """
+    return ", ".join([duration(elapsed or 0), *([] if left is None else [f"{duration(left)} left"])])
 
 
-def print_models() -> None:
-    """List the source networks with what they are for."""
-    table = require("rich.table", "cli").Table()
-    for heading in ("model", "what it is", "classes", "image side", "paper's table"):
-        table.add_column(heading)
-    for entry in MODELS.values():
-        row = (entry.name, entry.description, str(entry.classes), str(entry.image_size), str(entry.table or ""))
-        table.add_row(*row)
-    console().print(table)
+def duration(seconds: float) -> str:
+    """Write a time in its two largest units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def print_check(
@@ -84,7 +81,7 @@ def print_check(
 
 def _checked_with(model: str | None, checkpoint: Path | None, data: Path | None, size: int | None) -> dict[str, Any]:
     """The model and the images that the suite shall use in place of its own."""
-    from resitta.models import create  # noqa: PLC0415
+    from resitta.models import MODELS, create  # noqa: PLC0415
     from resitta.streams.corrupted import evenly  # noqa: PLC0415
     from resitta.streams.datasets import open_images  # noqa: PLC0415
 

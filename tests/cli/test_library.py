@@ -5,14 +5,6 @@ import pytest
 from resitta.cli import main
 
 
-def test_methods_lists_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["methods"]) == 0
-    shown = capsys.readouterr().out
-    for name in ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta", "mature_age=200"):
-        assert name in shown
-
-
 def test_check_reports_each_promise(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "source"]) == 0
     shown = capsys.readouterr().out

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from resitta.bench.record import load
+from resitta.cli import main
 from resitta.demo import digits, run
 
 
@@ -27,6 +28,20 @@ def test_the_demo_writes_a_page_and_records(quick: Path, capsys: pytest.CaptureF
     assert "ResiTTA" in shown
     assert "index.html" in shown
     run.run_demo(quick, samples=70)  # again, from the cache
+
+
+def test_a_fast_demo_says_that_its_errors_are_not_those_of_the_readme(
+    quick: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "FAST_SAMPLES", 40)
+    assert main(["demo", "--fast", "--out", str(quick)]) == 0
+    assert load(quick / "resitta.json").samples == 15 * 40
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "40 images per corruption instead of 3000" in shown
+    assert "not those of the README" in shown
+    monkeypatch.setattr(run, "SAMPLES", 40)
+    assert main(["demo", "--out", str(quick)]) == 0
+    assert "not those of the README" not in capsys.readouterr().out
 
 
 def test_the_stream_is_correlated_and_fresh() -> None:

@@ -29,5 +29,5 @@ def test_curves_are_written(model: nn.Module, tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingExtra, match=r'pip install "resitta\[tensorboard\]"'):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[tensorboard\]"):
         TensorBoard(tmp_path)

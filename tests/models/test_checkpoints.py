@@ -207,5 +207,5 @@ def test_code_in_a_checkpoint_never_runs(tmp_path: Path, state: State, writer: s
 def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "c.safetensors").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(MissingExtra, match=r'pip install "resitta\[bench\]"'):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[bench\]"):
         load_checkpoint(tmp_path / "c.safetensors")

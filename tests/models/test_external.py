@@ -74,11 +74,17 @@ def test_unknown_names_are_answered_with_near_ones(timm: SimpleNamespace, torchv
 
 
 @pytest.mark.parametrize(
-    ("library", "command"), [("timm", "pip install timm torchvision"), ("torchvision", "pip install torchvision")]
+    ("torch_version", "library", "command"),
+    [
+        ("2.13.0", "timm", "pip install timm torchvision"),
+        ("2.13.0", "torchvision", "pip install torchvision"),
+        ("2.13.0+cpu", "torchvision", "pip install torchvision --index-url https://download.pytorch.org/whl/cpu"),
+    ],
 )
 def test_a_library_that_is_absent_names_the_command(
-    monkeypatch: pytest.MonkeyPatch, library: str, command: str
+    monkeypatch: pytest.MonkeyPatch, torch_version: str, library: str, command: str
 ) -> None:
+    monkeypatch.setattr("resitta.installing.version", lambda _: torch_version)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtra, match=f"cannot be imported: {library} is not installed; run: {command}$"):
         create(f"{library}:resnet50")

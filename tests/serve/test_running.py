@@ -38,7 +38,8 @@ class Process:
         command += ["--state", str(folder / "state"), "--port", str(port), "--save-every", "0.1", "--threads", "1"]
         command += ["--set", "update_every=16", "--learn-batch", "4", "--no-guard"]
         environment = os.environ | {"RESITTA_TOKEN": TOKEN}
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
         until(self.ready, 60)
 
@@ -101,6 +102,17 @@ def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
     adapter = resitta.adapt(create(f"{tmp_path / 'model.py'}:make"), "resitta", update_every=16, anchor=0.1)
     assert StateFolder(tmp_path / "state", keep=10).recover(adapter) == 3
     assert adapter.samples == stats["adapter"]["samples"] + 20
+
+
+def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[[], Process], tmp_path: Path) -> None:
+    process = start()
+    process.learn(20)
+    assert process.stop(signal.SIGINT) == 130
+    assert process.process.stderr is not None
+    assert process.process.stderr.read() == (
+        "resitta: interrupted; with --state, the same command goes on from the state it kept\n"
+    )
+    assert start().client.get("/stats").json()["adapter"]["samples"] == 20
 
 
 def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[[], Process]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -23,6 +24,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_processes_go_on_where_they_stopped(kills: ModuleType) -> None:
+    torch.set_num_threads(1)  # a forked process hangs in OpenMP once its parent has computed in several threads
     summary = kills.run(kills=8, seed=1, longest=0.4)
     assert summary.kills == 8
     assert summary.recovered + summary.before_the_first_save == 8

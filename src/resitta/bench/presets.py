@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from resitta import names
 from resitta.bench.bench import Job
 from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Protocol
 from resitta.errors import UnknownName, near
 from resitta.registry import create
 
-METHODS = ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta")
-SWEEPS = {"eta": "eta", "mature": "mature_age", "forget": "forget_age", "nu_b": "nu_b", "nu_m": "nu_m", "lr": "lr"}
-"""The names of the sweeps and the settings they vary."""
+METHODS, SWEEPS, TABLES, EXPERIMENTS = names.METHODS, names.SWEEPS, names.TABLES, names.EXPERIMENTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +28,6 @@ TASKS = {
     "cifar100": Task(dataset="cifar100", model="resnext29"),
     "imagenet": Task(dataset="imagenet", model="resnet50", protocol=Protocol(order="sorted")),
 }
-TABLES = {"table1": "cifar10", "table2": "cifar100", "table3": "imagenet"}
-EXPERIMENTS = (*TABLES, "ablation", *SWEEPS)
 
 
 @dataclass(frozen=True, kw_only=True)

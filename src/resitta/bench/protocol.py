@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
+from resitta import names
 from resitta.errors import BadSetting
 from resitta.settings import check_settings, setting
 from resitta.streams.corrupted import corrupted, evenly
@@ -17,8 +18,8 @@ from resitta.streams.datasets import ImageSet, holds_corruptions, open_images
 from resitta.streams.order import WithinSlot, dirichlet, label_sorted, shuffled
 from resitta.streams.stream import Order, Stream, continual, mixed
 
-OrderName = Literal["ptta", "sorted", "iid", "mixed"]
-Course = Literal["once", "gradual", "recurring"]
+OrderName = names.OrderName
+Course = names.Course
 GRADUAL = (1, 2, 3, 4, 5, 4, 3, 2, 1)
 CLEAN = "clean"
 """Stands among the corruptions for the images as they are."""

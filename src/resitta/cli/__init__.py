@@ -6,6 +6,16 @@ from typing import Any
 
 from resitta.errors import ResittaError, require
 
+GO_ON = {
+    "bench": "finished runs are kept; the same command goes on where it stopped",
+    "reproduce": "finished runs are kept; the same command goes on where it stopped",
+    "corrupt": "what is written is kept; the same command goes on where it stopped",
+    "data": "the same command goes on where the download stopped",
+    "demo": "the trained network is kept; the same command runs the methods again",
+    "serve": "with --state, the same command goes on from the state it kept",
+}
+"""How to go on after Ctrl-C in a command."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; trouble that we know of ends with one sentence and exit code 2, not with a traceback."""
@@ -17,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # the command line itself was wrong; the reason has been printed
         return 2 if stop.code else 0
     except KeyboardInterrupt:
-        sys.stderr.write("resitta: interrupted\n")
+        given = sys.argv[1:] if arguments is None else arguments
+        advice = GO_ON.get(given[0] if given else "", "")
+        sys.stderr.write(f"resitta: interrupted{'; ' if advice else ''}{advice}\n")
         return 130
     return 0
 
@@ -26,14 +38,20 @@ def build() -> Any:
     """Make the application; the packages it needs come with the extra `cli`."""
     cyclopts = require("cyclopts", "cli")
     require("rich", "cli")
-    import resitta  # noqa: PLC0415  (a lighter start when the extra is missing)
+    import resitta  # noqa: PLC0415  (inside of `main`, which handles Ctrl-C)
     from resitta.cli import bench, data, library, serve  # noqa: PLC0415
 
-    app = cyclopts.App(name="resitta", help=resitta.__doc__.partition("\n")[0], version=resitta.__version__)
+    app = cyclopts.App(
+        name="resitta",
+        help=resitta.__doc__.partition("\n")[0],
+        version=resitta.__version__,
+        suppress_keyboard_interrupt=False,  # `main` says how to go on
+    )
     commands: list[Any] = [library.demo, library.methods, library.check, library.models]
     commands += [bench.bench, bench.reproduce, bench.report, data.corrupt, serve.serve]
     fetching = cyclopts.App(name="data", help="Get the public corrupted data sets.")
     fetching.command(data.fetch)
     for command in (*commands, fetching):
         app.command(command)
+    app.register_install_completion_command(help="Complete commands and options with the tab key (bash, zsh, fish).")
     return app

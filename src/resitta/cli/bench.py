@@ -5,11 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from resitta.bench.presets import EXPERIMENTS, METHODS
-from resitta.bench.protocol import Course, OrderName, Protocol
-from resitta.dist.engines import Engine
-from resitta.streams.corruptions import CORRUPTIONS
-from resitta.streams.order import WithinSlot
+from resitta.names import CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot
 
 Many = Parameter(consume_multiple=True)
 
@@ -94,7 +90,9 @@ def bench(
     address
         A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
+    from resitta.bench.protocol import Protocol  # noqa: PLC0415  (torch, which --help does not need)
     from resitta.cli.benching import run_bench  # noqa: PLC0415
+    from resitta.dist.engines import Engine  # noqa: PLC0415
 
     protocol = Protocol(
         corruptions=corruptions,
@@ -175,6 +173,7 @@ def reproduce(
         A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
     from resitta.cli.benching import run_reproduction  # noqa: PLC0415
+    from resitta.dist.engines import Engine  # noqa: PLC0415
 
     run_reproduction(
         str(experiment),

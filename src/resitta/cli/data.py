@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from resitta.streams.corruptions import CORRUPTIONS
+from resitta.names import CORRUPTIONS
 
 Many = Parameter(consume_multiple=True)
 

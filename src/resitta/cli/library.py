@@ -7,11 +7,18 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from resitta.errors import BadSetting
-from resitta.registry import create
-from resitta.terminal import import_method, print_check, print_methods, print_models
+
+AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
 
-def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000, retrain: bool = False) -> None:
+def demo(
+    *,
+    out: Path = Path("resitta-demo"),
+    seed: int = 1,
+    samples: int | None = None,
+    fast: bool = False,
+    retrain: bool = False,
+) -> None:
     """See a real model recover: handwritten digits, 15 corruptions one after the other, five methods, one page.
 
     Trains a small BatchNorm network on clean digits (once; it is cached), then lets a corrupted, temporally correlated
@@ -24,18 +31,32 @@ def demo(*, out: Path = Path("resitta-demo"), seed: int = 1, samples: int = 3000
     seed
         Fixes the stream's order and all randomness of the methods.
     samples
-        Images per corruption. With only a few hundred the statistics have no time to follow.
+        Images per corruption (default 3000). With only a few hundred the statistics have no time to follow.
+    fast
+        Take 300 images per corruption: to see that everything works, not to compare methods.
     retrain
         Train the source network anew even if a cached one is there.
     """
     from resitta.demo.run import run_demo  # noqa: PLC0415  (needs the extra `demo`)
 
-    run_demo(out, seed=seed, samples=samples, retrain=retrain)
+    run_demo(out, seed=seed, samples=samples, fast=fast, retrain=retrain)
 
 
-def methods() -> None:
-    """List the methods, what they need, and their settings with defaults."""
-    print_methods()
+def methods(name: str | None = None, *, as_json: AsJson = False) -> None:
+    """List the methods, or show the settings, presets and paper of one.
+
+    Examples: resitta methods, or resitta methods resitta, or resitta methods path/to/file.py:name --json
+
+    Parameters
+    ----------
+    name
+        A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
+    as_json
+        Print JSON, for other programs.
+    """
+    from resitta.cli.listing import print_methods  # noqa: PLC0415  (torch, which --help does not need)
+
+    print_methods(name, as_json=as_json)
 
 
 def check(
@@ -70,6 +91,9 @@ def check(
     device
         Where to run.
     """
+    from resitta.registry import create  # noqa: PLC0415
+    from resitta.terminal import import_method, print_check  # noqa: PLC0415
+
     chosen = create(import_method(method), **dict(map(_setting, settings)))
     print_check(chosen, model=model, checkpoint=checkpoint, data=data, size=size, device=device)
 
@@ -85,6 +109,14 @@ def _setting(pair: str) -> tuple[str, Any]:
         return key, text
 
 
-def models() -> None:
-    """List the source networks that can be named; any timm:NAME, torchvision:NAME or file.py:function works too."""
-    print_models()
+def models(*, as_json: AsJson = False) -> None:
+    """List the source networks that can be named; any timm:NAME, torchvision:NAME or file.py:function works too.
+
+    Parameters
+    ----------
+    as_json
+        Print JSON, for other programs.
+    """
+    from resitta.cli.listing import print_models  # noqa: PLC0415
+
+    print_models(as_json=as_json)

@@ -15,9 +15,13 @@ from resitta.registry import register
 @register("bn")
 @dataclass(frozen=True, kw_only=True)
 class BatchNormAdapt(Method):
-    """Prediction-time batch normalisation. Helps on shuffled streams, hurts when a batch holds few classes."""
+    """Statistics of the test batch. Helps on shuffled streams, hurts when a batch holds few classes."""
 
     needs: ClassVar[Needs] = "batch_norm"
+    paper: ClassVar[str] = (
+        "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
+        "Robustness under Covariate Shift. 2020."
+    )
 
     @property
     def trains(self) -> Trained:

@@ -21,26 +21,30 @@ from resitta.settings import setting
 @register("cotta")
 @dataclass(frozen=True, kw_only=True)
 class CoTTA(Method):
-    """Settings as its authors' code has them.
+    """An augmentation-averaged teacher and stochastic restoring.
 
-    `threshold`: below this mean confidence of the source model the teacher averages over `views` augmented copies.
-    `restore`: the probability with which a weight of the student returns to the source after a step.
+    Settings as its authors' code has them. `threshold`: below this mean confidence of the source model the teacher
+    averages over `views` augmented copies. `restore`: the probability with which a weight of the student returns to
+    the source after a step.
     """
 
     needs: ClassVar[Needs] = "batch_norm"
+    paper: ClassVar[str] = "Wang, Fink, Van Gool, Dai. Continual Test-Time Domain Adaptation. CVPR 2022."
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {"threshold": 0.92, "restore": 0.01},
         "cifar100": {"threshold": 0.72, "restore": 0.01},
         "imagenet": {"threshold": 0.1, "restore": 0.001},
     }
 
-    lr: float = setting(1e-3, above=0)
-    nu: float = setting(0.001, at_least=0, at_most=1)
-    views: int = setting(32, at_least=1)
-    threshold: float = setting(0.92, at_least=0, at_most=1)
-    restore: float = setting(0.01, at_least=0, at_most=1)
-    strong_view: View | None = None
-    per_sample: bool = False
+    lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    nu: float = setting(0.001, at_least=0, at_most=1, doc="EMA rate of the teacher's parameters")
+    views: int = setting(32, at_least=1, doc="augmented copies that the teacher averages over")
+    threshold: float = setting(
+        0.92, at_least=0, at_most=1, doc="mean confidence of the source below which the teacher averages"
+    )
+    restore: float = setting(0.01, at_least=0, at_most=1, doc="probability that a weight returns to the source")
+    strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
+    per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
 
     @property
     def trains(self) -> Trained:

@@ -21,19 +21,24 @@ Affinity = Literal["knn", "rbf", "linear"]
 @register("lame")
 @dataclass(frozen=True, kw_only=True)
 class LAME(Method):
-    """Correct the probabilities of a batch by the affinities of its features; returns log-probabilities as logits.
+    """Laplacian-adjusted outputs: neighbours in feature space agree; returns log-probabilities as logits.
 
     `features`: None finds the input of the model's head; a module's name takes that module's output; a callable
     maps images to features.
     """
 
     needs: ClassVar[Needs] = "nothing"
+    paper: ClassVar[str] = (
+        "Boudiaf, Mueller, Ben Ayed, Bertinetto. Parameter-free Online Test-time Adaptation. CVPR 2022."
+    )
 
-    affinity: Affinity = "knn"
-    neighbours: int = setting(5, at_least=1)
-    steps: int = setting(100, at_least=1)
-    tolerance: float = setting(1e-8, at_least=0)
-    features: str | Callable[[Tensor], Tensor] | None = None
+    affinity: Affinity = setting("knn", doc="how the affinity of two images comes from their features")
+    neighbours: int = setting(5, at_least=1, doc="neighbours of an image in knn; sets the width of rbf")
+    steps: int = setting(100, at_least=1, doc="iterations at most")
+    tolerance: float = setting(1e-8, at_least=0, doc="relative change of the objective at which iterations end")
+    features: str | Callable[[Tensor], Tensor] | None = setting(
+        None, doc="a module's name, or images -> features; none is the input of the model's head"
+    )
 
     @property
     def trains(self) -> Trained:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,13 +21,21 @@ from resitta.settings import setting
 @register("note")
 @dataclass(frozen=True, kw_only=True)
 class NOTE(Method):
-    """Settings as its authors' code has them; `k` counts standard errors in IABN."""
+    """Instance-aware BatchNorm and a prediction-balanced memory.
 
-    lr: float = setting(1e-4, above=0)
-    k: float = setting(4.0, at_least=0)
-    momentum: float = setting(0.01, at_least=0, at_most=1)
-    capacity: int = setting(64, at_least=1)
-    update_every: int = setting(64, at_least=1)
+    Settings as its authors' code has them.
+    """
+
+    paper: ClassVar[str] = (
+        "Gong, Jeong, Kim, Kim, Shin, Lee. NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation. "
+        "NeurIPS 2022."
+    )
+
+    lr: float = setting(1e-4, above=0, doc="learning rate of Adam")
+    k: float = setting(4.0, at_least=0, doc="standard errors within which an instance keeps the running statistics")
+    momentum: float = setting(0.01, at_least=0, at_most=1, doc="EMA rate of the running statistics")
+    capacity: int = setting(64, at_least=1, doc="samples in the memory")
+    update_every: int = setting(64, at_least=1, doc="samples between two updates")
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

@@ -18,17 +18,21 @@ from resitta.settings import setting
 @register("pl")
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabel(Method):
-    """One Adam step per batch on hard pseudo-labels, on batch statistics.
+    """Hard pseudo-labels: one Adam step per batch, on batch statistics.
 
     `threshold`: only predictions at least this confident count; 0 takes them all. `parameters`: which of them train,
     the BatchNorm "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
     """
 
     needs: ClassVar[Needs] = "batch_norm"
+    paper: ClassVar[str] = (
+        "Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method for Deep Neural Networks. "
+        "ICML Workshop 2013."
+    )
 
-    lr: float = setting(1e-3, above=0)
-    threshold: float = setting(0.0, at_least=0, at_most=1)
-    parameters: Literal["affine", "all"] = "affine"
+    lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    threshold: float = setting(0.0, at_least=0, at_most=1, doc="predictions below this confidence do not count")
+    parameters: Literal["affine", "all"] = setting("affine", doc="which train: BatchNorm's affine ones, or all")
 
     @property
     def trains(self) -> Trained:

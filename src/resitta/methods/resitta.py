@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 @register("resitta")
 @dataclass(frozen=True, kw_only=True)
 class ResiTTA(Method):
-    """The paper's settings under the paper's names, and its ablations.
+    """Resilient BatchNorm, an entropy-driven memory bank, teacher and student.
 
-    `norm`: ResiBN, or RBN (no alignment) or AdBN (batch statistics) in its place. `drop_outdated`,
-    `drop_overconfident`, `compare_uncertainty`: the three rules of EntroBank. `refresh`: re-score the bank with the
-    teacher after each update. `strong_view`: any images -> images in [0, 1]; None is the paper's. `per_sample`: draw
-    the paper's view anew for each image instead of once per batch.
+    The settings have the paper's names; its ablations are among them. `norm`: ResiBN, or RBN (no alignment) or AdBN
+    (batch statistics) in its place. `drop_outdated`, `drop_overconfident`, `compare_uncertainty`: the three rules of
+    EntroBank. `refresh`: re-score the bank with the teacher after each update. `strong_view`: any images -> images in
+    [0, 1]; None is the paper's. `per_sample`: draw the paper's view anew for each image instead of once per batch.
 
     Beyond the paper: `anchor` draws what the student learns back to the source by this share after each step, for
     streams without an end. `renew` begins the bank and the statistics anew whenever the look of the images turns by so
@@ -48,28 +48,38 @@ class ResiTTA(Method):
         "cifar100": {},
         "imagenet": {"eta": 0.05},
     }
+    paper: ClassVar[str] = (
+        "Zhou, Tian, Cheung, See, Zhang. Resilient Practical Test-Time Adaptation: Soft Batch Normalization Alignment "
+        "and Entropy-driven Memory Bank."
+    )
 
-    lr: float = setting(1e-3, above=0)
-    eta: float = setting(0.01, at_least=0, at_most=0.5)
-    nu_b: float = setting(0.05, at_least=0, at_most=1)
-    nu_m: float = setting(0.001, at_least=0, at_most=1)
-    capacity: int = setting(64, at_least=1)
-    update_every: int = setting(64, at_least=1)
-    forget_age: int = setting(1000, at_least=1)
-    mature_age: int = setting(200, at_least=1)
-    norm: Literal["resibn", "rbn", "adbn"] = "resibn"
-    drop_outdated: bool = True
-    drop_overconfident: bool = True
-    compare_uncertainty: bool = True
-    refresh: bool = False
-    train: Literal["affine", "all"] = "affine"
-    strong_view: View | None = None
-    per_sample: bool = False
-    anchor: float = setting(0.0, at_least=0, at_most=1)
-    renew: float | None = setting(None, above=0)
-    micro_batch: int | None = setting(None, at_least=1)
-    bank_device: Place = "model"
-    bank_bytes: bool = False
+    lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    eta: float = setting(0.01, at_least=0, at_most=0.5, doc="η, step size of the alignment with the source statistics")
+    nu_b: float = setting(0.05, at_least=0, at_most=1, doc="ν_b, EMA rate of the BatchNorm statistics")
+    nu_m: float = setting(0.001, at_least=0, at_most=1, doc="ν_m, EMA rate of the teacher's parameters")
+    capacity: int = setting(64, at_least=1, doc="samples in the bank")
+    update_every: int = setting(64, at_least=1, doc="samples between two updates")
+    forget_age: int = setting(1000, at_least=1, doc="T_forget, from this age on a sample is outdated")
+    mature_age: int = setting(200, at_least=1, doc="T_mature, from this age on a sample may be over-confident")
+    norm: Literal["resibn", "rbn", "adbn"] = setting(
+        "resibn", doc="ResiBN, RBN (no alignment), AdBN (batch statistics)"
+    )
+    drop_outdated: bool = setting(True, doc="rule 1 of the bank: the oldest outdated sample leaves")
+    drop_overconfident: bool = setting(True, doc="rule 2 of the bank: a mature sample of lowest entropy leaves")
+    compare_uncertainty: bool = setting(True, doc="rule 3 of the bank: the more uncertain sample leaves")
+    refresh: bool = setting(False, doc="re-score the bank with the teacher after each update")
+    train: Literal["affine", "all"] = setting("affine", doc="which parameters train: BatchNorm's affine ones, or all")
+    strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
+    per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
+    anchor: float = setting(
+        0.0, at_least=0, at_most=1, doc="pulls the student toward the source weights by this factor after each step"
+    )
+    renew: float | None = setting(
+        None, above=0, doc="restart bank and statistics when the images shift by so many standard deviations"
+    )
+    micro_batch: int | None = setting(None, at_least=1, doc="train on so many samples at a time: less memory")
+    bank_device: Place = setting("model", doc="where the bank keeps its images")
+    bank_bytes: bool = setting(False, doc="keep the bank's images as bytes")
 
     def __post_init__(self) -> None:
         super().__post_init__()

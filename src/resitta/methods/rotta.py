@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,15 +20,20 @@ from resitta.settings import setting
 @register("rotta")
 @dataclass(frozen=True, kw_only=True)
 class RoTTA(Method):
-    """Settings as its authors' code has them; `alpha` is the rate of RBN, `nu` that of the teacher."""
+    """Robust BatchNorm, a category-balanced memory, teacher and student.
 
-    lr: float = setting(1e-3, above=0)
-    alpha: float = setting(0.05, at_least=0, at_most=1)
-    nu: float = setting(0.001, at_least=0, at_most=1)
-    capacity: int = setting(64, at_least=1)
-    update_every: int = setting(64, at_least=1)
-    strong_view: View | None = None
-    per_sample: bool = False
+    Settings as its authors' code has them.
+    """
+
+    paper: ClassVar[str] = "Yuan, Xie, Li. Robust Test-Time Adaptation in Dynamic Scenarios. CVPR 2023."
+
+    lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    alpha: float = setting(0.05, at_least=0, at_most=1, doc="α, EMA rate of the BatchNorm statistics")
+    nu: float = setting(0.001, at_least=0, at_most=1, doc="ν, EMA rate of the teacher's parameters")
+    capacity: int = setting(64, at_least=1, doc="samples in the memory")
+    update_every: int = setting(64, at_least=1, doc="samples between two updates")
+    strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
+    per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

@@ -14,7 +14,7 @@ from resitta.registry import register
 @register("source")
 @dataclass(frozen=True, kw_only=True)
 class Source(Method):
-    """No adaptation at all."""
+    """The model as it was trained: no adaptation at all."""
 
     needs: ClassVar[Needs] = "nothing"
 

@@ -18,11 +18,14 @@ from resitta.settings import setting
 @register("tent")
 @dataclass(frozen=True, kw_only=True)
 class Tent(Method):
-    """One Adam step per batch on the mean entropy; trains the BatchNorm affine parameters, on batch statistics."""
+    """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics."""
 
     needs: ClassVar[Needs] = "batch_norm"
+    paper: ClassVar[str] = (
+        "Wang, Shelhamer, Liu, Olshausen, Darrell. Tent: Fully Test-Time Adaptation by Entropy Minimization. ICLR 2021."
+    )
 
-    lr: float = setting(1e-3, above=0)
+    lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

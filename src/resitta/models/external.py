@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel, near
+from resitta.installing import install
 from resitta.models.normalise import Normalised
 
 
@@ -82,13 +83,13 @@ def _import(package: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        command = "pip install timm torchvision" if package == "timm" else "pip install torchvision"
+        command = install(*(("timm", "torchvision") if package == "timm" else ("torchvision",)))
         raise MissingExtra(f"{package} cannot be imported: {error.name} is not installed; run: {command}") from error
     except (ImportError, RuntimeError) as error:
         # A torchvision built for another torch fails at import with RuntimeError.
         raise MissingExtra(
             f"{package} does not work with torch {torch.__version__} ({error}); "
-            "run: pip install --upgrade torch torchvision"
+            f"run: {install('torch', 'torchvision', upgrade=True)}"
         ) from error
 
 

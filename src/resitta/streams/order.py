@@ -1,14 +1,13 @@
 """The order in which a stream brings the images of one domain. Each function returns indices into the labels."""
 
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
+from resitta import names
 from resitta.errors import BadSetting
 
 Indices = NDArray[np.int64]
-WithinSlot = Literal["blocks", "shuffled"]
+WithinSlot = names.WithinSlot
 
 
 def shuffled(labels: Indices, rng: np.random.Generator) -> Indices:

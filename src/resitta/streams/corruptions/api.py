@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from resitta import names
 from resitta.errors import BadImages, BadSetting, NonFiniteImages, UnknownName, near
 from resitta.streams.corruptions import blur, colour, digital, noise, weather
 from resitta.streams.corruptions.jpeg import jpeg_compression
@@ -13,7 +14,7 @@ from resitta.streams.corruptions.random import Draws, image_keys
 from resitta.streams.corruptions.spatter import spatter
 from resitta.streams.corruptions.tables import setting
 
-_PAPER: tuple[Callable[..., Tensor], ...] = (
+_ALL: tuple[Callable[..., Tensor], ...] = (
     blur.motion_blur,
     weather.snow,
     weather.fog,
@@ -29,23 +30,13 @@ _PAPER: tuple[Callable[..., Tensor], ...] = (
     digital.pixelate,
     jpeg_compression,
     noise.impulse_noise,
-)
-_OTHERS: tuple[Callable[..., Tensor], ...] = (
     noise.speckle_noise,
     blur.gaussian_blur,
     spatter,
     colour.saturate,
 )
-_FUNCTIONS = {function.__name__: function for function in _PAPER + _OTHERS}
-
-CORRUPTIONS = tuple(function.__name__ for function in _PAPER)
-"""The fifteen corruptions of the paper's tables, in their order."""
-
-EXTRA = tuple(function.__name__ for function in _OTHERS)
-"""The four further corruptions of the public sets, meant for validation."""
-
-SHORT = {name: name.partition("_")[0] for name in CORRUPTIONS + EXTRA} | {"gaussian_blur": "gaussian_blur"}
-"""The names as tables print them, such as "motion" for "motion_blur"; `corrupt` takes them too."""
+_FUNCTIONS = {function.__name__: function for function in _ALL}
+CORRUPTIONS, EXTRA, SHORT = names.CORRUPTIONS, names.EXTRA, names.SHORT
 
 # Small parts stay in the cache of a CPU, large ones fill a GPU: pixels worked on at a time.
 _PIXELS_ON_CPU = 4 * 224**2

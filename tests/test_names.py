@@ -1,0 +1,12 @@
+from resitta import names
+from resitta.registry import list_methods
+from resitta.streams.corruptions import api
+
+
+def test_every_corruption_has_its_function() -> None:
+    assert tuple(api._FUNCTIONS) == names.CORRUPTIONS + names.EXTRA
+    assert set(names.SHORT) == set(api._FUNCTIONS)
+
+
+def test_every_method_of_the_tables_is_registered() -> None:
+    assert sorted(names.METHODS) == list_methods()
