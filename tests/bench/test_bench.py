@@ -31,7 +31,7 @@ def test_a_finished_run_is_never_run_again(bench: Bench, monkeypatch: pytest.Mon
     jobs = [Job(method=create(name), seed=seed) for name in ("source", "resitta") for seed in (1, 2)]
     first = bench.records(jobs)
     assert len(list(bench.out.glob("*.json"))) == 4
-    monkeypatch.setattr("resitta.bench.bench.run", lambda *_, **__: pytest.fail("ran again"))
+    monkeypatch.setattr("resitta.bench.bench.run_stream", lambda *_, **__: pytest.fail("ran again"))
     assert bench.records(jobs) == first
     assert [record.seed for record in first] == [1, 2, 1, 2]
 

@@ -7,6 +7,7 @@ import torch
 
 from resitta.bench.protocol import Protocol
 from resitta.bench.recipe import Recipe, usable_device
+from resitta.bench.sources import model_source
 from resitta.checks import tiny_network
 from resitta.errors import BadSetting
 
@@ -29,6 +30,8 @@ def test_a_recipe_travels_and_opens_the_same_bench(tmp_path: Path) -> None:
     assert hash(travelled) == hash(recipe)
     bench = travelled.open()
     assert [len(images) for images in bench.sets.values()] == [5]
+    source = bench.about.pop("model_source")
+    assert source == model_source(str(recipe.model))["model_source"] is not None
     assert bench.about == {"model": recipe.model, "checkpoint": "weights.pt", "data": tmp_path.name}
     assert torch.equal(next(bench.model.parameters()), next(tiny_network().parameters()))
 

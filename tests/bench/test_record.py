@@ -82,7 +82,7 @@ def test_settings_are_plain_values() -> None:
 
     settings = settings_of(resitta.create("resitta", strong_view=my_view))
     assert json.loads(json.dumps(settings)) == settings
-    assert settings["strong_view"].endswith("my_view")
+    assert "my_view@" in settings["strong_view"]
     assert set(settings) == {field.name for field in dataclasses.fields(resitta.methods.ResiTTA)}
 
 

@@ -1,7 +1,7 @@
 """The process pool leaves the records that the local engine leaves."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +10,12 @@ import pytest
 from resitta.bench.bench import Job
 from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord
-from resitta.bench.run import Progress
+from resitta.bench.loop import Progress
 from resitta.dist.engines import Engine, measure, run_jobs
 from resitta.errors import BadData, BadSetting, WorkerLost
 from resitta.registry import create
 
-Measured = Callable[[list[RunRecord]], list[dict[str, object]]]
+Measured = Callable[[Sequence[RunRecord]], list[dict[str, object]]]
 
 
 def no_bar(title: str) -> Progress:
@@ -37,7 +37,7 @@ def test_processes_leave_the_same_records(recipe: Recipe, jobs: list[Job], measu
 def test_finished_runs_start_no_process(recipe: Recipe, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     some = jobs[:2]
     first = run_jobs(recipe, some, no_bar)
-    monkeypatch.setattr(Engine, "results", lambda *_: pytest.fail("ran again"))
+    monkeypatch.setattr(Engine, "results", lambda *_, **__: pytest.fail("ran again"))
     assert run_jobs(recipe, some, no_bar, Engine(name="processes")) == first
 
 
@@ -46,7 +46,7 @@ def test_a_record_from_another_disk_is_written_here(
 ) -> None:
     (job,) = some = jobs[:1]
     elsewhere = measure(replace(recipe, out=Path("elsewhere")), job)
-    monkeypatch.setattr(Engine, "results", lambda *_: iter([(job, elsewhere)]))
+    monkeypatch.setattr(Engine, "results", lambda *_, **__: iter([(job, elsewhere)]))
     (found,) = run_jobs(recipe, some, no_bar, Engine(name="ray"))
     assert measured([found]) == measured(run_jobs(replace(recipe, out=Path("local")), some, no_bar))
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from resitta.bench.bench import Job
 from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord
-from resitta.bench.run import Progress
+from resitta.bench.loop import Progress
 from resitta.dist.engines import Engine, run_jobs
 from resitta.errors import BadData
 from resitta.report.formats import as_text
@@ -36,7 +36,7 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_killed_worker_changes_nothing(
-    recipe: Recipe, jobs: list[Job], cluster: Any, measured: Callable[[list[RunRecord]], list[dict[str, object]]]
+    recipe: Recipe, jobs: list[Job], cluster: Any, measured: Callable[[Sequence[RunRecord]], list[dict[str, object]]]
 ) -> None:
     expected = run_jobs(replace(recipe, out=Path("local")), jobs, no_bar)
     workers = [cluster.add_node(num_cpus=1) for _ in range(2)]
