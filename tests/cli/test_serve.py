@@ -1,9 +1,15 @@
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from resitta.cli import main
 from resitta.cli.serving import make_adapter
+from resitta.errors import BadSetting
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -55,3 +61,54 @@ def test_a_service_is_anchored_unless_told_otherwise(method: str, settings: list
     given = {"method": method, "settings": settings, "untrained": True}
     adapter = make_adapter("wrn16x1", None, **given, preset=None, seed=0, guard=True, device="cpu")  # type: ignore[arg-type]
     assert getattr(adapter.method, "anchor", None) == anchor
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("nosuch", "there is no model 'nosuch'. Known: demo,"),
+        ("dmeo", "there is no model 'dmeo'. Did you mean 'demo'?"),
+        ("nosuch.py:make", "no file nosuch.py to take a model from"),
+        ("torch.nn:Nothing", "torch.nn has no function 'Nothing'"),
+        ("timm:nosuch", "timm has no model 'nosuch'"),
+    ],
+)
+def test_a_model_that_does_not_exist_is_named_first(
+    capsys: pytest.CaptureFixture[str], model: str, words: str, timm: None
+) -> None:
+    assert words in refusal(capsys, model)
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in with one model, whose pretrained weights know four classes."""
+
+    def create_model(name: str, pretrained: bool = False, num_classes: int = 4) -> nn.Module:
+        model = nn.Sequential(nn.Conv2d(3, 8, 2), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, num_classes))
+        model.pretrained_cfg = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "num_classes": 4}  # type: ignore[assignment]
+        return model
+
+    library = SimpleNamespace(create_model=create_model, is_model="toynet".__eq__, list_models=lambda: ["toynet"])
+    monkeypatch.setitem(sys.modules, "timm", library)
+
+
+def test_random_weights_are_not_served_by_mistake(capsys: pytest.CaptureFixture[str], timm: None) -> None:
+    for model, remedy in (("wrn16x1", "give it a checkpoint"), ("timm:toynet", "pretrained=true")):
+        shown = refusal(capsys, model, "--port", "99999")
+        assert f"{model} has random weights" in shown
+        assert remedy in shown
+        assert "--untrained" in shown
+        assert "choose another --host or --port" in refusal(
+            capsys, model, "--untrained", "--size", "2", "--port", "99999"
+        )
+    pretrained = ["timm:toynet", "--size", "2", "--port", "99999", "--model-set", "pretrained=true"]
+    assert "choose another --host or --port" in refusal(capsys, *pretrained)
+
+
+def test_a_new_last_layer_is_not_served_by_mistake(timm: None) -> None:
+    given: dict[str, Any] = {"method": "source", "preset": None, "settings": [], "seed": 0, "guard": False}
+    options = {"pretrained": True, "num_classes": 7}
+    with pytest.raises(BadSetting, match=r"the last layer of timm:toynet has random weights, .* know 4 classes"):
+        make_adapter("timm:toynet", None, **given, device="cpu", model_options=options)
+    adapter = make_adapter("timm:toynet", None, **given, device="cpu", model_options=options, untrained=True)
+    assert adapter(torch.rand(1, 3, 2, 2)).shape == (1, 7)
