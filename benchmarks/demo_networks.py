@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import resitta
-from resitta.bench.run import run
+from resitta.bench.loop import run_stream
 from resitta.demo.digits import load_digits, train
 from resitta.demo.run import corrupted_stream
 
@@ -39,7 +39,7 @@ def averages(seed: int, samples: int) -> list[float]:
     digits = load_digits()
     network = train(digits, seed=seed)
     stream = corrupted_stream(digits, samples, seed + 1, lambda *_: None)
-    found = [run(resitta.adapt(network, name, seed=seed + 1), stream).average for name in METHODS]
+    found = [run_stream(resitta.adapt(network, name, seed=seed + 1), stream).average for name in METHODS]
     print(f"network {seed}: " + "  ".join(f"{n} {e:.2f}" for n, e in zip(METHODS, found, strict=True)), flush=True)
     return found
 

@@ -18,8 +18,9 @@ collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_ser
 
 @pytest.fixture(autouse=True)
 def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the methods that a test registers."""
+    """Forget the methods that a test registers, and the files that it runs."""
     registry.list_methods()  # the built-in ones are registered, and stay
+    monkeypatch.setattr("resitta.user_code._loaded", {})
     monkeypatch.setattr("resitta.registry._methods", dict(registry._methods))
 
 

@@ -36,6 +36,12 @@ def list_methods() -> list[str]:
     return sorted(_known())
 
 
+def forget(module: str) -> None:
+    """Remove the names that a module registered, because it is about to run again."""
+    for name in [name for name, cls in _methods.items() if cls.__module__ == module]:
+        del _methods[name]
+
+
 def get_method(name: str) -> type[Method]:
     """Return the class registered under a name."""
     known = _known()

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+import resitta
 from resitta.bench.bench import Bench, Job, weights_digest
 from resitta.bench.protocol import Protocol
+from resitta.bench.record import read_json, write_json
+from resitta.bench.sources import method_source
+from resitta.errors import BadData
 from resitta.registry import create
 from resitta.streams.datasets import ArrayImages
 
@@ -31,7 +36,7 @@ def test_a_finished_run_is_never_run_again(bench: Bench, monkeypatch: pytest.Mon
     jobs = [Job(method=create(name), seed=seed) for name in ("source", "resitta") for seed in (1, 2)]
     first = bench.records(jobs)
     assert len(list(bench.out.glob("*.json"))) == 4
-    monkeypatch.setattr("resitta.bench.bench.run", lambda *_, **__: pytest.fail("ran again"))
+    monkeypatch.setattr("resitta.bench.bench.run_stream", lambda *_, **__: pytest.fail("ran again"))
     assert bench.records(jobs) == first
     assert [record.seed for record in first] == [1, 2, 1, 2]
 
@@ -100,3 +105,56 @@ def test_a_killed_bench_goes_on_where_it_stopped(tmp_path: Path) -> None:
     resumed, _ = start(tmp_path / "killed").communicate()
     assert resumed == whole
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items()), "nothing finished was run again"
+
+
+def test_the_identity_holds_the_version_and_the_source_of_the_method(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(method=create("tent"), seed=1)
+    identity, path = bench.identity(job), bench.path(job)
+    assert identity["version"] == resitta.__version__
+    assert identity["method_source"] == method_source(resitta.methods.Tent)
+    assert bench.path(replace(job, source="another digest")) != path
+    monkeypatch.setattr(resitta, "__version__", "99.0")
+    assert bench.path(job) != path
+
+
+def test_a_run_again_replaces_the_record(bench: Bench) -> None:
+    job = Job(method=create("source"), seed=1)
+    first = bench.record(job)
+    content = read_json(bench.path(job))
+    content["run"]["ece"] = 77.0
+    content["made"] = "2001-02-03T04:05:06+00:00"
+    write_json(bench.path(job), content)
+    assert (bench.record(job).ece, bench.record(job).made) == (77.0, "2001-02-03T04:05:06+00:00")
+    again = bench.record(job, rerun=True)
+    assert again.ece == first.ece
+    assert again.made >= first.made > "2020"
+    assert bench.record(job) == again
+    assert len(list(bench.out.glob("*.json"))) == 1
+
+
+def test_what_cannot_be_compared_is_run_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resitta.bench.bench.method_source", lambda _: None)
+    job = Job(method=create("source"), seed=1)
+    bench.record(job)
+    assert bench.path(job).exists()
+    assert not bench.finished(job)
+    monkeypatch.undo()
+    bench.record(job)
+    assert bench.finished(job)
+    unknown_model = replace(bench, about={"model_source": None})
+    unknown_model.record(job)
+    assert not unknown_model.finished(job)
+
+
+def test_a_record_of_another_run_is_not_kept(bench: Bench, tmp_path: Path) -> None:
+    job = Job(method=create("source"), seed=1)
+    bench.record(job)
+    content = read_json(bench.path(job))
+    here = replace(bench, out=tmp_path / "here")
+    assert here.keep(job, content) == bench.record(job)
+    with pytest.raises(
+        BadData, match=r"source, seed 1 is not the run that was asked for: its weights was not the same"
+    ):
+        here.keep(job, content | {"weights": "others"})

@@ -1,5 +1,6 @@
 """The measuring commands on real files, and every kind of trouble with them."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.tools import OWN_METHOD
 
-from resitta.bench.record import load
+from resitta.bench.presets import METHODS
+from resitta.bench.record import load, read_json, write_json
+from resitta.checks import tiny_network
 from resitta.cli import main
 from resitta.errors import BadSetting, UnknownName
 
@@ -62,8 +66,6 @@ def test_images_as_they_are(place: Path) -> None:
 
 
 def test_reproducing_a_sweep_on_other_images(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from resitta.checks import tiny_network
-
     torch.save(tiny_network(classes=4).state_dict(), "weights.pt")
     command = ["reproduce", "eta", "photos.zip", "weights.pt", "--model", "mine.py:make", "--per-domain", "8"]
     import zipfile
@@ -98,7 +100,7 @@ def spoil_cifar(change: Callable[[Path], None]) -> Callable[[Path], None]:
         (place / "photos").mkdir()
         for name in ("fog", "contrast"):
             np.save(place / "photos" / f"{name}.npy", np.zeros((50, 32, 32, 3), np.uint8))
-        np.save(place / "photos" / "labels.npy", np.zeros(50, np.int64))
+        np.save(place / "photos" / "labels.npy", np.arange(50) % 4)
         change(place / "photos")
 
     return spoil
@@ -146,8 +148,6 @@ def test_damaged_data_gets_one_sentence(
 def test_a_wrong_model_or_checkpoint_gets_one_sentence(
     place: Path, model: str, checkpoint: str | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from resitta.checks import tiny_network
-
     torch.save(tiny_network(classes=4).state_dict(), "weights.pt")
     command = ["bench", model, "photos", "--size", "32", *(["--checkpoint", checkpoint] if checkpoint else [])]
     assert main(command) == 2
@@ -191,3 +191,114 @@ def test_settings_are_sorted_by_method() -> None:
         parse_settings(["tent.l=1"], ["tent"])
     with pytest.raises(BadSetting, match="key=value"):
         parse_settings(["lr"], ["tent"])
+
+
+def write_method(place: Path, factor: str) -> None:
+    (place / "own.py").write_text(OWN_METHOD.replace("FACTOR", factor))
+
+
+def losses(place: Path) -> list[float]:
+    return [load(path).nll for path in (place / "out").glob("mine-*.json")]
+
+
+OWN = [*BENCH, "--methods", "own.py:mine"]
+
+
+def test_a_changed_method_is_run_again(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_method(place, "1")
+    assert main(OWN) == 0
+    (first,) = losses(place)
+    write_method(place, "-1")
+    assert main(OWN) == 0
+    assert "kept from an earlier run" not in capsys.readouterr().out
+    assert len(set(losses(place))) == 2, "the changed method predicts otherwise"
+    write_method(place, "1")
+    assert main(OWN) == 0
+    assert "mine, seed 1: kept from an earlier run" in capsys.readouterr().out
+    assert first in losses(place)
+    assert len(losses(place)) == 2
+
+
+def test_a_changed_model_is_run_again(place: Path) -> None:
+    for code in (MODEL, MODEL.replace("classes=4)", "classes=4)[:]")):
+        (place / "mine.py").write_text(code)
+        assert main([*BENCH, "--methods", "source"]) == 0
+    assert len(list((place / "out").glob("source-*.json"))) == 2
+
+
+def test_a_kept_record_says_so_and_can_be_replaced(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*BENCH, "--methods", "source", "--seeds", "1", "2"]
+    assert main(command) == 0
+    assert "kept" not in capsys.readouterr().out
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    dates = re.findall(r"source, seed (\d): kept from an earlier run, (\d{4}-\d\d-\d\d \d\d:\d\d) UTC", shown)
+    assert [seed for seed, _ in dates] == ["1", "2"]
+    assert "--rerun runs them again" in shown
+    path = next((place / "out").glob("source-1-*.json"))
+    content = read_json(path)
+    content["run"]["errors"] = [1.0, 2.0]
+    write_json(path, content)
+    assert main([*command, "--rerun"]) == 0
+    assert "kept" not in capsys.readouterr().out
+    assert load(path).errors != (1.0, 2.0)
+    assert len(list((place / "out").glob("*.json"))) == 2
+
+
+def test_the_example_of_a_method_is_benched_in_other_processes(place: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "own_method.py"
+    command = [*BENCH[:-2], "--methods", f"{example}:slow-bn", "--set", "slow-bn.rate=0.2", "--out"]
+    assert main([*command, "local"]) == 0
+    assert main([*command, "pool", "--engine", "processes", "--workers", "1", "--threads", "1"]) == 0
+    (one,), (other,) = ([load(path) for path in (place / out).glob("slow-bn-*.json")] for out in ("local", "pool"))
+    assert one.settings == {"rate": 0.2}
+    assert (one.nll, one.identity) == (other.nll, other.identity)
+
+
+def test_all_methods(place: Path) -> None:
+    small = ["bench", "mine.py:make", "photos", "--size", "32", "--corruptions", "clean", "--out", "out"]
+    assert main([*small, "--methods", "all", "--per-domain", "8"]) == 0
+    assert {load(path).method for path in (place / "out").glob("*.json")} == set(METHODS)
+
+
+def test_all_rows_of_a_table(place: Path) -> None:
+    torch.save(tiny_network(classes=4).state_dict(), "weights.pt")
+    command = ["reproduce", "table1", "photos", "weights.pt", "--model", "mine.py:make", "--per-domain", "4"]
+    assert main([*command, "--methods", "all", "--out", "out"]) == 0
+    assert {load(path).method for path in (place / "out").glob("*.json")} == set(METHODS)
+    assert main([*command, "--methods", "none", "--out", "out"]) == 2
+
+
+def test_random_weights_are_named_in_bold(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["bench", "wrn16x1", "photos", "--size", "32", "--corruptions", "clean", "--methods", "source"]
+    assert main([*command, "--out", "out", "--model-set", "classes=4"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count("WARNING: wrn16x1 has random weights; give it a checkpoint") == 2, "before and after"
+    assert "DoubtfulRuns" not in shown.err
+    (record,) = [load(path) for path in (place / "out").glob("*.json")]
+    assert record.identity["untrained"] is True
+    assert record.identity["model_options"] == {"classes": 4}
+
+
+def test_options_reach_the_function_of_the_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.py").write_text(MODEL.replace("make():", "make(**options):\n    print('made with', options)"))
+    options = ["a=true", "b=false", "c=None", "d=3", "e=0.5", "f=DEFAULT", "g=none"]
+    assert main([*BENCH, "--methods", "source", "--model-set", *options]) == 0
+    values = "{'a': True, 'b': False, 'c': None, 'd': 3, 'e': 0.5, 'f': 'DEFAULT', 'g': 'none'}"
+    assert f"made with {values}" in capsys.readouterr().out
+    assert main([*BENCH, "--methods", "source", "--model-set", "a"]) == 2
+    assert "--model-set takes key=value, found 'a'" in capsys.readouterr().err
+
+
+def test_another_number_of_classes_is_an_error_before_any_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "mine.py").write_text(MODEL.replace("classes=4", "classes=7"))
+    assert main([*BENCH, "--methods", "source"]) == 2
+    assert "the model has 7 classes, the images have 4" in capsys.readouterr().err
+    assert not list(place.rglob("*.npy"))
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_threads_are_those_asked_for(place: Path, threads: str) -> None:
+    assert main([*BENCH, "--methods", "source", "--threads", threads]) == 0
+    (path,) = (place / "out").glob("*.json")
+    assert read_json(path)["environment"]["threads"] == threads

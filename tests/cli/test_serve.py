@@ -1,9 +1,15 @@
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from resitta.cli import main
 from resitta.cli.serving import make_adapter
+from resitta.errors import BadSetting
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -11,27 +17,38 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
+RANDOM = ("wrn16x1", "--untrained")
+
+
 def test_wrong_options_end_with_a_sentence(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "names.txt").write_text("one\ntwo\n")
     assert "give --size" in refusal(capsys, "torch.nn:Identity")
-    assert "positive number" in refusal(capsys, "wrn16x1", "--size", "0")
+    assert "positive number" in refusal(capsys, *RANDOM, "--size", "0")
     assert "Did you mean 'wrn40x2'" in refusal(capsys, "wrn40", "--size", "32")
-    assert "no method is called" in refusal(capsys, "wrn16x1", "--method", "nothing")
-    assert "choose another --host or --port" in refusal(capsys, "wrn16x1", "--port", "99999")
-    assert "found 2 names" in refusal(capsys, "wrn16x1", "--labels", str(tmp_path / "names.txt"))
-    assert "cannot be read" in refusal(capsys, "wrn16x1", "--labels", str(tmp_path / "nowhere.txt"))
-    assert "keep must be >= 1" in refusal(capsys, "wrn16x1", "--keep", "0")
-    assert "readers must be at least 1" in refusal(capsys, "wrn16x1", "--engine", "ray", "--readers", "0")
-    assert "without --engine ray" in refusal(capsys, "wrn16x1", "--engine", "ray", "--method", "tent")
+    assert "no method is called" in refusal(capsys, *RANDOM, "--method", "nothing")
+    assert "choose another --host or --port" in refusal(capsys, *RANDOM, "--port", "99999")
+    assert "found 2 names" in refusal(capsys, *RANDOM, "--labels", str(tmp_path / "names.txt"))
+    assert "cannot be read" in refusal(capsys, *RANDOM, "--labels", str(tmp_path / "nowhere.txt"))
+    assert "keep must be >= 1" in refusal(capsys, *RANDOM, "--keep", "0")
+    assert "readers must be at least 1" in refusal(capsys, *RANDOM, "--engine", "ray", "--readers", "0")
+    assert "without --engine ray" in refusal(capsys, *RANDOM, "--engine", "ray", "--method", "tent")
     monkeypatch.setenv("RESITTA_TOKEN", "short")
-    assert "at least 16 characters" in refusal(capsys, "wrn16x1")
+    assert "at least 16 characters" in refusal(capsys, *RANDOM)
 
 
 def test_settings_reach_the_method() -> None:
     adapter = make_adapter(
-        "wrn16x1", None, method="resitta", preset="imagenet", settings=["lr=0.5"], seed=3, guard=True, device="cpu"
+        "wrn16x1",
+        None,
+        untrained=True,
+        method="resitta",
+        preset="imagenet",
+        settings=["lr=0.5"],
+        seed=3,
+        guard=True,
+        device="cpu",
     )
     assert (adapter.method.lr, adapter.method.eta, adapter.options.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]
     assert adapter.guard is not None
@@ -41,6 +58,57 @@ def test_settings_reach_the_method() -> None:
     ("method", "settings", "anchor"), [("resitta", [], 0.1), ("resitta", ["anchor=0"], 0.0), ("rotta", [], None)]
 )
 def test_a_service_is_anchored_unless_told_otherwise(method: str, settings: list[str], anchor: float | None) -> None:
-    given = {"method": method, "settings": settings}
+    given = {"method": method, "settings": settings, "untrained": True}
     adapter = make_adapter("wrn16x1", None, **given, preset=None, seed=0, guard=True, device="cpu")  # type: ignore[arg-type]
     assert getattr(adapter.method, "anchor", None) == anchor
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("nosuch", "there is no model 'nosuch'. Known: demo,"),
+        ("dmeo", "there is no model 'dmeo'. Did you mean 'demo'?"),
+        ("nosuch.py:make", "no file nosuch.py to take a model from"),
+        ("torch.nn:Nothing", "torch.nn has no function 'Nothing'"),
+        ("timm:nosuch", "timm has no model 'nosuch'"),
+    ],
+)
+def test_a_model_that_does_not_exist_is_named_first(
+    capsys: pytest.CaptureFixture[str], model: str, words: str, timm: None
+) -> None:
+    assert words in refusal(capsys, model)
+
+
+@pytest.fixture
+def timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in with one model, whose pretrained weights know four classes."""
+
+    def create_model(name: str, pretrained: bool = False, num_classes: int = 4) -> nn.Module:
+        model = nn.Sequential(nn.Conv2d(3, 8, 2), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, num_classes))
+        model.pretrained_cfg = {"mean": (0.5,) * 3, "std": (0.25,) * 3, "num_classes": 4}  # type: ignore[assignment]
+        return model
+
+    library = SimpleNamespace(create_model=create_model, is_model="toynet".__eq__, list_models=lambda: ["toynet"])
+    monkeypatch.setitem(sys.modules, "timm", library)
+
+
+def test_random_weights_are_not_served_by_mistake(capsys: pytest.CaptureFixture[str], timm: None) -> None:
+    for model, remedy in (("wrn16x1", "give it a checkpoint"), ("timm:toynet", "pretrained=true")):
+        shown = refusal(capsys, model, "--port", "99999")
+        assert f"{model} has random weights" in shown
+        assert remedy in shown
+        assert "--untrained" in shown
+        assert "choose another --host or --port" in refusal(
+            capsys, model, "--untrained", "--size", "2", "--port", "99999"
+        )
+    pretrained = ["timm:toynet", "--size", "2", "--port", "99999", "--model-set", "pretrained=true"]
+    assert "choose another --host or --port" in refusal(capsys, *pretrained)
+
+
+def test_a_new_last_layer_is_not_served_by_mistake(timm: None) -> None:
+    given: dict[str, Any] = {"method": "source", "preset": None, "settings": [], "seed": 0, "guard": False}
+    options = {"pretrained": True, "num_classes": 7}
+    with pytest.raises(BadSetting, match=r"the last layer of timm:toynet has random weights, .* know 4 classes"):
+        make_adapter("timm:toynet", None, **given, device="cpu", model_options=options)
+    adapter = make_adapter("timm:toynet", None, **given, device="cpu", model_options=options, untrained=True)
+    assert adapter(torch.rand(1, 3, 2, 2)).shape == (1, 7)

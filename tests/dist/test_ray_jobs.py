@@ -2,21 +2,26 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.tools import OWN_METHOD
 
+import resitta.bench
 from resitta.bench.bench import Job
 from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord
-from resitta.bench.run import Progress
+from resitta.bench.loop import Progress
+from resitta.checks import tiny_network
 from resitta.dist.engines import Engine, run_jobs
 from resitta.errors import BadData
 from resitta.report.formats import as_text
 from resitta.report.tables import error_table
+from resitta.streams.datasets import ArrayImages
 
 ray = pytest.importorskip("ray")
 
@@ -36,7 +41,7 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_killed_worker_changes_nothing(
-    recipe: Recipe, jobs: list[Job], cluster: Any, measured: Callable[[list[RunRecord]], list[dict[str, object]]]
+    recipe: Recipe, jobs: list[Job], cluster: Any, measured: Callable[[Sequence[RunRecord]], list[dict[str, object]]]
 ) -> None:
     expected = run_jobs(replace(recipe, out=Path("local")), jobs, no_bar)
     workers = [cluster.add_node(num_cpus=1) for _ in range(2)]
@@ -63,3 +68,14 @@ def test_trouble_in_a_worker_arrives_as_itself(recipe: Recipe, jobs: list[Job], 
     recipe = replace(recipe, folder=Path("/nowhere"))
     with pytest.raises(BadData, match="^/nowhere does not exist on this machine"):
         run_jobs(recipe, jobs[:1], no_bar, Engine(name="ray", address=cluster.address))
+
+
+def test_methods_and_models_of_ones_own(recipe: Recipe, cluster: Any) -> None:
+    Path("own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
+    cluster.add_node(num_cpus=1)
+    images = ArrayImages(np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8), np.arange(40) % 5)
+    given: dict[str, Any] = {"methods": ["own.py:mine", "source"], "corruptions": ["fog"]}
+    expected = resitta.bench.run(tiny_network(), images, **given)
+    found = resitta.bench.run(tiny_network(), images, **given, engine="ray", address=cluster.address)
+    assert [run.nll for run in found] == [run.nll for run in expected]
+    assert [run.identity for run in found] == [run.identity for run in expected]

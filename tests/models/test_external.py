@@ -1,13 +1,15 @@
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel
-from resitta.models import Normalised, create
+from resitta.models import Normalised, create, why_untrained
 
 
 def toy(num_classes: int = 4) -> nn.Module:
@@ -21,8 +23,12 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def create_model(name: str, **options: int) -> nn.Module:
         calls.append({"name": name, **options})
-        model = toy(**options)
-        model.pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}  # type: ignore[assignment]
+        model = toy(**{key: value for key, value in options.items() if key != "pretrained"})
+        model.pretrained_cfg = {  # type: ignore[assignment]
+            "mean": (0.5, 0.5, 0.5),
+            "std": (0.25, 0.25, 0.25),
+            "num_classes": 4,
+        }
         return model
 
     stand_in = SimpleNamespace(
@@ -42,7 +48,9 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     published = {"V1": weights(0.25), "V2": weights(0.75)}
     models = SimpleNamespace()
     models.list_models = lambda module=None: ["toynet"] if module is models else ["toynet", "detector"]
-    models.get_model_weights = lambda name: SimpleNamespace(DEFAULT=published["V2"], verify=published.get)
+    models.get_model_weights = lambda name: SimpleNamespace(
+        DEFAULT=published["V2"], verify=lambda name: name and published[name]
+    )
     models.get_model = lambda name, *, weights=None, num_classes=4: toy(num_classes)
     monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=models))
 
@@ -179,3 +187,37 @@ def test_an_error_inside_the_users_code_is_shown_as_it_is(tmp_path: Path, monkey
     for place in ("own_broken", tmp_path / "own_broken.py"):
         with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
             create(f"{place}:make_model")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "trouble"),
+    [
+        ("timm:toynet", {"depth": 3}, "timm:toynet cannot be built with depth=3 (TypeError: "),
+        (
+            "torchvision:toynet",
+            {"weights": "V3"},
+            "torchvision:toynet cannot be built with weights=V3 (KeyError: 'V3')",
+        ),
+    ],
+)
+def test_options_a_library_does_not_take_are_named(
+    timm: SimpleNamespace, torchvision: None, name: str, options: dict[str, Any], trouble: str
+) -> None:
+    with pytest.raises(BadSetting, match=re.escape(trouble)):
+        create(name, **options)
+
+
+def test_random_weights_are_told_from_trained_ones(timm: SimpleNamespace, torchvision: None) -> None:
+    def untrained(name: str, checkpoint: str | None = None, **options: Any) -> str | None:
+        return why_untrained(name, checkpoint, options, create(name, **options))
+
+    assert "timm:toynet has random weights; give it pretrained=true" in str(untrained("timm:toynet"))
+    assert "weights=DEFAULT" in str(untrained("torchvision:toynet"))
+    assert untrained("timm:toynet", pretrained=False) is not None
+    assert untrained("timm:toynet", pretrained=True) is None
+    assert untrained("timm:toynet", pretrained=True, num_classes=4) is None
+    assert "last layer" in str(untrained("timm:toynet", pretrained=True, num_classes=5))
+    assert untrained("timm:toynet", "weights.pt", num_classes=5) is None
+    assert untrained("torchvision:toynet", weights="V1") is None
+    assert untrained("torchvision:toynet", "weights.pt") is None
+    assert untrained("torch.nn:Identity") is None, "it may load weights itself"

@@ -9,6 +9,7 @@ from resitta.bench.bench import Job
 from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Protocol
 from resitta.errors import UnknownName, near
+from resitta.method import Method
 from resitta.registry import create
 
 METHODS, SWEEPS, TABLES, EXPERIMENTS = names.METHODS, names.SWEEPS, names.TABLES, names.EXPERIMENTS
@@ -38,11 +39,14 @@ class Experiment:
     task: Task
     variants: tuple[tuple[str, dict[str, Any]], ...]
 
+    def methods(self, names: Sequence[str] = ()) -> list[Method]:
+        """The methods with their settings; `names` keeps only some of a main table's rows."""
+        wanted = [(name, s) for name, s in self.variants if not names or name in names]
+        return [create(name, preset=self.task.dataset, **settings) for name, settings in wanted]
+
     def jobs(self, seeds: Sequence[int], methods: Sequence[str] = ()) -> list[Job]:
         """All runs of the experiment; `methods` keeps only some of a main table's rows."""
-        wanted = [(name, s) for name, s in self.variants if not methods or name in methods]
-        made = [create(name, preset=self.task.dataset, **settings) for name, settings in wanted]
-        return [Job(method=method, seed=seed) for method in made for seed in seeds]
+        return [Job(method=method, seed=seed) for method in self.methods(methods) for seed in seeds]
 
 
 def experiment(name: str, dataset: str | None = None) -> Experiment:

@@ -24,6 +24,7 @@ GRADUAL = (1, 2, 3, 4, 5, 4, 3, 2, 1)
 CLEAN = "clean"
 """Stands among the corruptions for the images as they are."""
 
+Check = Callable[[ImageSet], None]
 Domain = tuple[str, int]
 """A corruption and its severity."""
 
@@ -87,27 +88,44 @@ class Protocol:
 
 def open_domains(
     protocol: Protocol,
-    data: Path,
+    data: Path | ImageSet,
     *,
     cache: Path,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
+    check: Check = lambda _: None,
     **options: Any,
 ) -> dict[Domain, ImageSet]:
-    """Open every domain of a protocol: read from a corrupted set, or made from clean images and kept in the cache."""
+    """Open every domain of a protocol: read from a corrupted set, or made from clean images and kept in the cache.
+
+    `check` is called on clean images before they are corrupted, on each set that is read as it is.
+    """
     domains = sorted(set(protocol.domains()), key=protocol.domains().index)
-    ready = holds_corruptions(data)
-    clean = None if ready else evenly(open_images(data, **options), protocol.per_domain)
+    if isinstance(data, Path) and holds_corruptions(data):
+        opened = partial(_published, protocol, data, options, check)
+    else:
+        clean = evenly(open_images(data, **options) if isinstance(data, Path) else data, protocol.per_domain)
+        check(clean)
+        opened = partial(_made, protocol, clean, cache, device)
     sets: dict[Domain, ImageSet] = {}
-    for done, (name, severity) in enumerate(domains, start=1):
-        if name == CLEAN and clean is not None:
-            sets[name, severity] = clean
-        elif clean is None:
-            images = open_images(data, corruption=name, severity=severity, **options)
-            sets[name, severity] = evenly(images, protocol.per_domain)
-        else:
-            seed = protocol.corruption_seed
-            sets[name, severity] = corrupted(clean, name, severity, cache, seed=seed, device=device)
+    for done, domain in enumerate(domains, start=1):
+        sets[domain] = opened(domain)
         if progress:
             progress(done, len(domains))
     return sets
+
+
+def _published(protocol: Protocol, data: Path, options: dict[str, Any], check: Check, domain: Domain) -> ImageSet:
+    """Read a domain from a corrupted set."""
+    name, severity = domain
+    images = open_images(data, corruption=name, severity=severity, **options)
+    check(images)
+    return evenly(images, protocol.per_domain)
+
+
+def _made(protocol: Protocol, clean: ImageSet, cache: Path, device: torch.device | str, domain: Domain) -> ImageSet:
+    """Corrupt clean images, unless the cache holds them."""
+    name, severity = domain
+    if name == CLEAN:
+        return clean
+    return corrupted(clean, name, severity, cache, seed=protocol.corruption_seed, device=device)

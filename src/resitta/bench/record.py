@@ -5,17 +5,19 @@ import json
 import os
 import platform
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from resitta.bench.sources import described
 from resitta.errors import BadData
 from resitta.method import Method
 
 FORMAT = 1
-NOT_IDENTITY = ("format", "seed", "environment", "run")
+NOT_IDENTITY = ("format", "made", "seed", "environment", "run")
 """What a record's file holds beside the identity of its run."""
 
 
@@ -27,7 +29,7 @@ class RunRecord:
     the peak of an accelerator's memory, `host_memory_mb` what the process came to hold beyond the model and the open
     data (None where it was not measured). `identity` is everything that defines the run except its seed: protocol,
     method, settings, weights, images and so on; runs may be averaged only where it is equal. It is empty for a run
-    that was not read from a file.
+    that was not read from a file. `made` is when the run ended, in UTC; older files do not say.
     """
 
     method: str
@@ -51,6 +53,7 @@ class RunRecord:
     device_memory_mb: float
     host_memory_mb: float | None = None
     identity: dict[str, Any] = field(default_factory=dict)
+    made: str = field(default="", compare=False)
 
     @property
     def average(self) -> float:
@@ -64,10 +67,13 @@ class RunRecord:
 
 
 def settings_of(method: Method) -> dict[str, Any]:
-    """The settings of a method as plain JSON values; functions by their name."""
-    plain = (bool, int, float, str, type(None))
-    values = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    return {k: v if isinstance(v, plain) else getattr(v, "__qualname__", repr(v)) for k, v in values.items()}
+    """The settings of a method as plain JSON values; functions by their name and a digest of their source."""
+    return {field.name: described(getattr(method, field.name)) for field in dataclasses.fields(method)}
+
+
+def now() -> str:
+    """The time in UTC, as records have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, str]:
@@ -113,7 +119,7 @@ def save(path: Path, record: RunRecord, **context: Any) -> None:
     """Write a record with whatever defines the run beside it."""
     run = dataclasses.asdict(record)
     del run["identity"]  # it is the context
-    write_json(path, {"format": FORMAT, **context, "run": run})
+    write_json(path, {"format": FORMAT, "made": run.pop("made"), **context, "run": run})
 
 
 def load(path: Path) -> RunRecord:
@@ -124,9 +130,14 @@ def load(path: Path) -> RunRecord:
         if found > FORMAT:
             raise BadData(f"{path} has format {found}, this version reads up to {FORMAT}; upgrade resitta")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["run"].items()}
-        return RunRecord(**values, identity={k: v for k, v in content.items() if k not in NOT_IDENTITY})
+        return RunRecord(**values, identity=identity_in(content), made=content.get("made", ""))
     except (KeyError, TypeError) as error:
         raise BadData(f"{path} is no record of a run ({error}); remove it and run again") from error
+
+
+def identity_in(content: dict[str, Any]) -> dict[str, Any]:
+    """The part of a record's file that defines the run, without its seed."""
+    return {key: value for key, value in content.items() if key not in NOT_IDENTITY}
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from resitta.names import CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot
 
 Many = Parameter(consume_multiple=True)
+ModelSet = Parameter(name="--model-set", consume_multiple=True)
 
 
 def bench(
@@ -15,6 +16,7 @@ def bench(
     data: Path,
     *,
     checkpoint: Path | None = None,
+    model_options: Annotated[tuple[str, ...], ModelSet] = (),
     methods: Annotated[tuple[str, ...], Many] = ("source", "bn", "tent", "rotta", "resitta"),
     settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
     preset: str | None = None,
@@ -30,7 +32,9 @@ def bench(
     batch_size: int = 64,
     size: int | None = None,
     out: Path = Path("runs/bench"),
+    rerun: bool = False,
     device: str = "cpu",
+    threads: int | None = None,
     engine: Literal["local", "processes", "ray"] = "local",
     workers: int | None = None,
     address: str | None = None,
@@ -51,8 +55,10 @@ def bench(
         CIFAR-C or ImageNet-C as published, CIFAR batches, a folder or zip of class/image files.
     checkpoint
         Weights for the model: safetensors, or a torch file without code.
+    model_options
+        Options of the function that makes the model: pretrained=true num_classes=10 weights=DEFAULT.
     methods
-        The methods to compare; `resitta methods` lists them.
+        The methods to compare, or all; `resitta methods` lists them. One of your own: path/to/file.py:name.
     settings
         Settings of methods: lr=5e-4 for every method that has it, resitta.eta=0.05 for one.
     preset
@@ -81,8 +87,12 @@ def bench(
         Resize and crop images of a folder or zip to this side.
     out
         The folder for records, corrupted images and the page.
+    rerun
+        Run again what is finished, and replace its records.
     device
         cpu, cuda, cuda:1, ...
+    threads
+        Threads of each run on the CPU (default: torch's own number; one with processes and ray).
     engine
         local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
     workers
@@ -90,11 +100,17 @@ def bench(
     address
         A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
-    from resitta.bench.protocol import Protocol  # noqa: PLC0415  (torch, which --help does not need)
-    from resitta.cli.benching import run_bench  # noqa: PLC0415
-    from resitta.dist.engines import Engine  # noqa: PLC0415
+    from resitta.cli.benching import run_bench  # noqa: PLC0415  (torch, which --help does not need)
 
-    protocol = Protocol(
+    run_bench(
+        model,
+        data,
+        checkpoint=checkpoint,
+        model_options=model_options,
+        methods=methods,
+        settings=settings,
+        preset=preset,
+        seeds=seeds,
         corruptions=corruptions,
         severity=severity,
         order=order,
@@ -104,20 +120,14 @@ def bench(
         visits=visits,
         per_domain=per_domain,
         batch_size=batch_size,
-    )
-    run_bench(
-        model,
-        data,
-        protocol,
-        checkpoint=checkpoint,
-        methods=methods,
-        settings=settings,
-        preset=preset,
-        seeds=seeds,
         size=size,
         out=out,
+        rerun=rerun,
         device=device,
-        engine=Engine(name=engine, workers=workers, address=address),
+        threads=threads,
+        engine=engine,
+        workers=workers,
+        address=address,
     )
 
 
@@ -128,11 +138,14 @@ def reproduce(
     *,
     dataset: Literal["cifar10", "cifar100", "imagenet"] | None = None,
     model: str | None = None,
+    model_options: Annotated[tuple[str, ...], ModelSet] = (),
     methods: Annotated[tuple[str, ...], Many] = METHODS,
     seeds: Annotated[tuple[int, ...], Many] = (1,),
     per_domain: int | None = None,
     out: Path | None = None,
+    rerun: bool = False,
     device: str = "cpu",
+    threads: int | None = None,
     engine: Literal["local", "processes", "ray"] = "local",
     workers: int | None = None,
     address: str | None = None,
@@ -155,16 +168,22 @@ def reproduce(
         For the ablation and the sweeps: the paper's column to compare with (default cifar100).
     model
         Another source network than the paper's.
+    model_options
+        Options of the function that makes the model: num_classes=10.
     methods
-        Only these rows of a table.
+        Only these rows of a table, or all.
     seeds
         The paper used one seed, 1.
     per_domain
         Use only so many images of each corruption.
     out
         The folder for records, tables and the page (default runs/EXPERIMENT).
+    rerun
+        Run again what is finished, and replace its records.
     device
         cpu, cuda, cuda:1, ...
+    threads
+        Threads of each run on the CPU (default: torch's own number; one with processes and ray).
     engine
         local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
     workers
@@ -173,20 +192,24 @@ def reproduce(
         A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
     from resitta.cli.benching import run_reproduction  # noqa: PLC0415
-    from resitta.dist.engines import Engine  # noqa: PLC0415
 
     run_reproduction(
         str(experiment),
         data,
-        checkpoint,
+        checkpoint=checkpoint,
         dataset=dataset,
         model=model,
+        model_options=model_options,
         methods=methods,
         seeds=seeds,
         per_domain=per_domain,
         out=out or Path("runs") / str(experiment),
+        rerun=rerun,
         device=device,
-        engine=Engine(name=engine, workers=workers, address=address),
+        threads=threads,
+        engine=engine,
+        workers=workers,
+        address=address,
     )
 
 

@@ -3,21 +3,23 @@
 import ast
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from resitta.bench.bench import Job
+from resitta.bench import api
+from resitta.bench.choice import ALL, by_method
 from resitta.bench.gold import gold_check
+from resitta.bench.jobs import DoubtfulRuns
 from resitta.bench.paper import PAPER, PaperRow
 from resitta.bench.presets import METHODS, TABLES, experiment
-from resitta.bench.protocol import Protocol
-from resitta.bench.recipe import Recipe
 from resitta.bench.record import RunRecord, environment, load
-from resitta.dist.engines import Engine, run_jobs
-from resitta.errors import BadData, BadSetting, UnknownName, near
-from resitta.registry import create, get_method
+from resitta.bench.records import Records
+from resitta.errors import BadData, BadSetting
+from resitta.method import Method
 from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
 from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text, comparison_text
 from resitta.report.page import write_page
@@ -25,59 +27,50 @@ from resitta.report.tables import error_table
 from resitta.terminal import bars, console
 
 FORMS = {"text": as_text, "markdown": as_markdown, "csv": as_csv, "latex": as_latex}
-Settings = Mapping[str, dict[str, Any]]
 
 
 def run_bench(
     model: str,
     data: Path,
-    protocol: Protocol,
     *,
-    checkpoint: Path | None,
     methods: Sequence[str],
     settings: Sequence[str],
-    preset: str | None,
-    seeds: Sequence[int],
-    size: int | None,
+    model_options: Sequence[str],
     out: Path,
-    device: str,
-    engine: Engine,
+    **options: Any,
 ) -> None:
     """Compare methods on one model and one data set."""
-    changed = parse_settings(settings, methods)
-    made = [create(name, preset=preset, **changed[name]) for name in methods]
-    jobs = [Job(method=method, seed=seed) for method in made for seed in seeds]
-    recipe = Recipe(protocol=protocol, model=model, data=data, checkpoint=checkpoint, size=size, out=out, device=device)
-    runs = _run(recipe, jobs, engine)
-    _publish(out, runs, title=f"{model} on {data.name}")
+    given = {"settings": parse_pairs(settings, "--set"), "model_options": parse_pairs(model_options, "--model-set")}
+    records = _measure(model, data, methods, out=out, **given, **options)
+    _publish(out, list(records), title=f"{model} on {data.name}")
+    _print_warning(records.warning)
 
 
 def run_reproduction(
     name: str,
     data: Path,
-    checkpoint: Path,
     *,
     dataset: str | None,
     model: str | None,
+    model_options: Sequence[str],
     methods: Sequence[str],
-    seeds: Sequence[int],
     per_domain: int | None,
     out: Path,
-    device: str,
-    engine: Engine,
+    **options: Any,
 ) -> None:
     """Run an experiment of the paper and compare."""
     wanted = experiment(name, dataset)
-    protocol = replace(wanted.task.protocol, per_domain=per_domain)
-    jobs = wanted.jobs(seeds, methods)
-    if not jobs:
+    chosen = wanted.methods([] if ALL in methods else methods)
+    if not chosen:
         raise BadSetting(f"none of {', '.join(methods)} is part of {name}")
-    network = model or wanted.task.model
-    recipe = Recipe(protocol=protocol, model=network, data=data, checkpoint=checkpoint, out=out, device=device)
-    runs = _run(recipe, jobs, engine)
+    protocol = vars(replace(wanted.task.protocol, per_domain=per_domain))
+    given = {"model_options": parse_pairs(model_options, "--model-set"), "out": out}
+    records = _measure(model or wanted.task.model, data, chosen, **given, **protocol, **options)
+    runs = list(records)
     paper = PAPER.main(wanted.task.dataset) if name in TABLES else None
     found = _comparisons(runs, wanted.task.dataset)
     _publish(out, runs, title=f"The paper's {name} on {data.name}", paper=paper, comparisons=found)
+    _print_warning(records.warning)
     if paper is not None:
         _print_gold(runs, paper)
 
@@ -106,20 +99,23 @@ def parse_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, di
     >>> parse_settings(["lr=0.01", "resitta.eta=0.05"], ["tent", "resitta"])
     {'tent': {'lr': 0.01}, 'resitta': {'lr': 0.01, 'eta': 0.05}}
     """
-    known = {name: [field.name for field in fields(get_method(name))] for name in methods}
-    sorted_out: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    return by_method(parse_pairs(pairs, "--set"), methods)
+
+
+def parse_pairs(pairs: Sequence[str], flag: str) -> dict[str, Any]:
+    """Read `key=value`: numbers, true, false, None, anything else as text.
+
+    >>> parse_pairs(["pretrained=true", "num_classes=10", "weights=DEFAULT"], "--model-set")
+    {'pretrained': True, 'num_classes': 10, 'weights': 'DEFAULT'}
+    """
+    found = {}
     for pair in pairs:
-        place, equals, text = pair.partition("=")
-        method, _, key = place.rpartition(".")
-        takers = [name for name in methods if key in known[name] and method in ("", name)]
-        if not equals:
-            raise BadSetting(f"--set takes key=value or method.key=value, found {pair!r}")
-        if not takers:
-            every = [f"{name}.{k}" for name, keys in known.items() for k in keys]
-            raise UnknownName(f"no method of this bench has the setting {place!r}. {near(place, every)}")
-        for name in takers:
-            sorted_out[name][key] = _value(text)
-    return sorted_out
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            form = "key=value or method.key=value" if flag == "--set" else "key=value"
+            raise BadSetting(f"{flag} takes {form}, found {pair!r}")
+        found[key] = _value(text)
+    return found
 
 
 def _rank(run: RunRecord) -> tuple[int, str, int]:
@@ -129,14 +125,40 @@ def _rank(run: RunRecord) -> tuple[int, str, int]:
 
 def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
     except (ValueError, SyntaxError):
         return text
 
 
-def _run(recipe: Recipe, jobs: Sequence[Job], engine: Engine) -> list[RunRecord]:
-    with bars() as bar:
-        return run_jobs(recipe, jobs, bar, engine)
+def _measure(model: str, data: Path, methods: Sequence[str | Method], **options: Any) -> Records:
+    """Run a bench with progress bars, and say what was kept from earlier runs."""
+    with bars() as bar, _warnings_in_bold():
+        records = api.run(model, data, methods, progress=bar, **options)
+    lines = records.kept_lines()
+    for line in [*lines, *(["--rerun runs them again"] if lines else [])]:
+        console().print(line, highlight=False, markup=False, soft_wrap=True)
+    return records
+
+
+@contextmanager
+def _warnings_in_bold() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DoubtfulRuns)
+        show = warnings.showwarning
+
+        def print_in_bold(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, DoubtfulRuns):
+                _print_warning(str(message))
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = print_in_bold
+        yield
+
+
+def _print_warning(warning: str) -> None:
+    if warning:
+        console().print(f"WARNING: {warning}", style="bold red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _publish(

@@ -14,6 +14,8 @@ def serve(
     model: str,
     *,
     checkpoint: Path | None = None,
+    model_options: Annotated[tuple[str, ...], Parameter(name="--model-set", consume_multiple=True)] = (),
+    untrained: Annotated[bool, Parameter(negative=())] = False,
     method: str = "resitta",
     preset: str | None = None,
     settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
@@ -48,6 +50,10 @@ def serve(
         demo, a name of `resitta models`, timm:NAME, torchvision:NAME, package.module:function or path/file.py:function.
     checkpoint
         Weights for the model: safetensors, or a torch file without code.
+    model_options
+        Options of the function that makes the model: pretrained=true num_classes=10 weights=DEFAULT.
+    untrained
+        Serve a network with random weights, which is refused otherwise.
     method
         How to adapt; `resitta methods` lists them. Other methods than resitta, rotta and source make predictions wait
         for updates.
@@ -90,12 +96,15 @@ def serve(
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "PIL", "safetensors"):
         require(package, "serve")
-    from resitta.cli.serving import image_side, make_adapter, run_service  # noqa: PLC0415
+    from resitta.cli.serving import check_served, image_side, make_adapter, run_service  # noqa: PLC0415
 
+    options = check_served(model, checkpoint, model_options, untrained=untrained)
     make = partial(
         make_adapter,
         model,
         checkpoint,
+        model_options=options,
+        untrained=untrained,
         method=method,
         preset=preset,
         settings=settings,

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from torch import nn
 
 from resitta.adapter import Adapter, adapt
 from resitta.bench.recipe import usable_device
-from resitta.cli.benching import parse_settings
-from resitta.errors import BadData, BadSetting
-from resitta.models import MODELS
+from resitta.cli.benching import parse_pairs, parse_settings
+from resitta.errors import BadData, BadSetting, UnknownName, near
+from resitta.models import MODELS, find, why_untrained
 from resitta.models import create as create_model
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
@@ -24,6 +24,8 @@ from resitta.serve.security import find_token, new_token
 from resitta.serve.settings import Limits, Resize
 from resitta.terminal import bars, console
 
+DEMO = "demo"
+"""The network that `resitta demo` trains."""
 LASTING: dict[str, dict[str, Any]] = {"resitta": {"anchor": 0.1}}
 """Settings of methods that a service has and a benchmark has not: its stream has no end."""
 
@@ -32,6 +34,8 @@ def make_adapter(
     model: str,
     checkpoint: Path | None,
     *,
+    model_options: Mapping[str, Any] | None = None,
+    untrained: bool = False,
     method: str,
     preset: str | None,
     settings: Sequence[str],
@@ -40,9 +44,34 @@ def make_adapter(
     device: str,
 ) -> Adapter:
     """Build the model and the adapter around it."""
-    network = _demo_network() if model == "demo" else create_model(model, checkpoint)
+    chosen = dict(model_options or {})
+    network = _demo_network() if model == DEMO else create_model(model, checkpoint, **chosen)
+    if not untrained:
+        _refuse_untrained(model, checkpoint, chosen, network)
     options = {**LASTING.get(method, {}), **parse_settings(settings, [method])[method]}
     return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, guard=guard, **options)
+
+
+def check_served(
+    model: str, checkpoint: Path | None, model_options: Sequence[str], *, untrained: bool
+) -> dict[str, Any]:
+    """Refuse a model that does not exist, or has no trained weights, before anything else; return its options."""
+    options = parse_pairs(model_options, "--model-set")
+    if model != DEMO:
+        if ":" not in model and model not in MODELS:
+            raise UnknownName(f"there is no model '{model}'. {near(model, [DEMO, *MODELS])}")
+        find(model)
+        if not untrained:
+            _refuse_untrained(model, checkpoint, options)
+    return options
+
+
+def _refuse_untrained(
+    model: str, checkpoint: Path | None, options: Mapping[str, Any], network: nn.Module | None = None
+) -> None:
+    reason = None if model == DEMO else why_untrained(model, checkpoint, options, network)
+    if reason:
+        raise BadSetting(f"{reason}; or serve it as it is with --untrained")
 
 
 def run_service(
@@ -85,7 +114,7 @@ def image_side(model: str, size: int | None) -> int:
     """The side of the images that a model takes: as asked for, or as known."""
     if size is not None and size < 1:
         raise BadSetting(f"--size must be a positive number of pixels, found {size}")
-    known = 32 if model == "demo" else MODELS[model].image_size if model in MODELS else None
+    known = 32 if model == DEMO else MODELS[model].image_size if model in MODELS else None
     if size is None and known is None:
         raise BadSetting(f"the image size of {model} is not known here; give --size, such as --size 224")
     return size or known or 0

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from resitta.adapter import Adapter, adapt
+from resitta.bench.loop import run_stream
 from resitta.bench.record import RunRecord, environment, save
-from resitta.bench.run import run
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
 from resitta.report.formats import as_rich
 from resitta.report.page import write_page
@@ -47,7 +47,7 @@ def run_demo(
         network = source_network(digits, bar("training"), retrain=retrain)
         stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
         adapters = [adapt(network, name, seed=seed) for name in METHODS]
-        runs = [run(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
+        runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
     for record in runs:
         save(out / f"{record.method}.json", record, environment=environment())
     page = demo_page(out / "index.html", runs, stream, adapters[-1], f"resitta demo --seed {seed} --samples {samples}")

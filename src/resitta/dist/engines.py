@@ -7,7 +7,9 @@ Only what has no record yet is run, so a bench that was interrupted goes on unde
 import functools
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -16,15 +18,14 @@ from typing import Any, Literal
 import torch
 
 from resitta.bench.bench import Bench, Job
+from resitta.bench.jobs import Results, run_jobs
 from resitta.bench.recipe import Recipe
-from resitta.bench.record import RunRecord, read_json, write_json
-from resitta.bench.run import Progress
+from resitta.bench.record import read_json
 from resitta.dist.cluster import enter
-from resitta.errors import WorkerLost
+from resitta.errors import BadSetting, WorkerLost
 from resitta.settings import check_settings, setting
 
-Results = Iterator[tuple[Job, Any]]
-"""Jobs in the order in which they finish, each with the content of its record."""
+__all__ = ["Engine", "Results", "measure", "on_processes", "packed", "run_jobs", "work"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Engine:
     """Where runs take place.
 
     `workers`: how many at a time; None means one per core. `address`: a running Ray cluster; None starts one here.
+    `threads`: of each run on the CPU; None means one.
 
     >>> Engine(name="processes", workers=0)
     Traceback (most recent call last):
@@ -42,50 +44,44 @@ class Engine:
     name: Literal["local", "processes", "ray"] = "local"
     workers: int | None = setting(None, at_least=1)
     address: str | None = None
+    threads: int | None = setting(None, at_least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
 
-    def results(self, recipe: Recipe, jobs: Sequence[Job]) -> Results:
+    def results(self, recipe: Recipe, jobs: Sequence[Job], *, rerun: bool = False) -> Results:
         """Run jobs in other processes."""
         if self.name == "processes":
-            return on_processes(recipe, jobs, self.workers)
+            return on_processes(recipe, jobs, self.workers, threads=self.threads or 1, rerun=rerun)
         from resitta.dist.ray_jobs import on_ray  # noqa: PLC0415  (needs the extra `dist`)
 
-        return on_ray(recipe, jobs, self.workers, self.address)
+        return on_ray(recipe, jobs, self.workers, self.address, threads=self.threads or 1, rerun=rerun)
 
 
-def run_jobs(
-    recipe: Recipe, jobs: Sequence[Job], bar: Callable[[str], Progress], engine: Engine | None = None
-) -> list[RunRecord]:
-    """Return the records of all jobs, in order; `bar` makes a progress bar of a title."""
-    bench = recipe.open(bar("opening the data"))
-    missing = [job for job in jobs if not bench.path(job).exists()]
-    if engine is None or engine.name == "local" or not missing:
-        return bench.records(jobs, bar)
-    progress = bar(f"{len(missing)} runs")
-    progress(0, len(missing))
-    for done, (job, content) in enumerate(engine.results(recipe, missing), start=1):
-        path = bench.path(job)
-        if not path.exists():  # the worker's disk is not ours
-            write_json(path, content)
-        progress(done, len(missing))
-    return bench.records(jobs)
+def measure(recipe: Recipe | bytes, job: Job, *, threads: int = 1, rerun: bool = False) -> Any:
+    """Run a job, unless it is finished, and return the content of its record. This is what a worker does.
 
-
-def measure(recipe: Recipe, job: Job) -> Any:
-    """Run a job, unless it is finished, and return the content of its record. This is what a worker does."""
-    bench = _opened(recipe)
-    bench.record(job)
+    A recipe that was pickled is opened once per worker, whatever it holds.
+    """
+    bench = _opened(recipe, threads)
+    bench.record(job, rerun=rerun)
     return read_json(bench.path(job))
 
 
-def on_processes(recipe: Recipe, jobs: Sequence[Job], workers: int | None = None) -> Results:
+def work(recipe: bytes, job: bytes, threads: int, rerun: bool) -> Any:
+    """Measure a job that was pickled."""
+    return measure(recipe, pickle.loads(job), threads=threads, rerun=rerun)
+
+
+def on_processes(
+    recipe: Recipe, jobs: Sequence[Job], workers: int | None = None, *, threads: int = 1, rerun: bool = False
+) -> Results:
     """Run jobs in a pool of processes on this machine."""
     spawn = multiprocessing.get_context("spawn")  # a forked child could not use CUDA
-    count = min(len(jobs), workers or os.cpu_count() or 1)
+    count = min(len(jobs), workers or max(1, (os.cpu_count() or 1) // threads))
+    parcel, errands = packed(recipe), {job: packed(job) for job in jobs}
     with ProcessPoolExecutor(count, mp_context=spawn) as pool:
-        futures = {pool.submit(measure, recipe, job): job for job in jobs}
+        futures = {pool.submit(work, parcel, errand, threads, rerun): job for job, errand in errands.items()}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -98,10 +94,25 @@ def on_processes(recipe: Recipe, jobs: Sequence[Job], workers: int | None = None
             pool.shutdown(cancel_futures=True)
 
 
+def packed(thing: Recipe | Job, dumps: Callable[[object], bytes] = pickle.dumps) -> bytes:
+    """Pickle what a worker needs, or say what cannot leave this process."""
+    what = f"{thing.method.name} with its settings" if isinstance(thing, Job) else "the model and the images"
+    advice = "define it at the top level of a file, or use engine='local'"
+    try:
+        parcel = dumps(thing)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise BadSetting(f"{what} cannot be sent to another process ({error}); {advice}") from error
+    if dumps is pickle.dumps and b"__main__" in parcel and not hasattr(sys.modules["__main__"], "__file__"):
+        reason = "it belongs to an interactive session, which no other process can import"
+        raise BadSetting(f"{what} cannot be sent to another process ({reason}); {advice}")
+    return parcel
+
+
 @functools.lru_cache(maxsize=1)
-def _opened(recipe: Recipe) -> Bench:
+def _opened(recipe: Recipe | bytes, threads: int) -> Bench:
     """Open the bench once per worker."""
-    enter(recipe.folder)
-    if recipe.device == "cpu":
-        torch.set_num_threads(1)  # there is a worker for every core
-    return recipe.open()
+    known: Recipe = pickle.loads(recipe) if isinstance(recipe, bytes) else recipe
+    enter(known.folder)
+    if known.device == "cpu":
+        torch.set_num_threads(threads)  # by default there is a worker for every core
+    return known.open()

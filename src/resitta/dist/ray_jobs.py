@@ -4,20 +4,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from resitta.bench.bench import Job
+from resitta.bench.jobs import Results
 from resitta.bench.recipe import Recipe
 from resitta.dist.cluster import cluster
-from resitta.dist.engines import Results, measure
+from resitta.dist.engines import packed, work
 from resitta.errors import ResittaError, WorkerLost
 
 RETRIES = 5
 
 
-def on_ray(recipe: Recipe, jobs: Sequence[Job], workers: int | None = None, address: str | None = None) -> Results:
-    """Run jobs on a cluster, a core (or, on CUDA, a GPU) for each."""
-    with cluster(address, workers) as ray:
+def on_ray(
+    recipe: Recipe,
+    jobs: Sequence[Job],
+    workers: int | None = None,
+    address: str | None = None,
+    *,
+    threads: int = 1,
+    rerun: bool = False,
+) -> Results:
+    """Run jobs on a cluster, a core per thread (and, on CUDA, a GPU) for each."""
+    with cluster(address, workers and workers * threads) as ray:
         gpus = 0 if recipe.device == "cpu" else 1
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(measure)
-        pending = {remote.remote(recipe, job): job for job in jobs}
+        remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
+        dumps = ray.cloudpickle.dumps  # takes along what an interactive session has defined
+        parcel = ray.put(packed(recipe, dumps))
+        pending = {remote.remote(parcel, packed(job, dumps), threads, rerun): job for job in jobs}
         while pending:
             (finished,), _ = ray.wait(list(pending), num_returns=1)
             yield pending.pop(finished), _get(ray, finished)

@@ -5,7 +5,7 @@ from resitta.models.normalise import Normalised
 from resitta.models.resnet import ResNet50
 from resitta.models.resnext import ResNeXt29
 from resitta.models.wide_resnet import WideResNet
-from resitta.models.zoo import MODELS, ModelEntry, create, list_models
+from resitta.models.zoo import MODELS, ModelEntry, create, find, list_models, why_untrained
 
 __all__ = [
     "MODELS",
@@ -15,7 +15,9 @@ __all__ = [
     "ResNet50",
     "WideResNet",
     "create",
+    "find",
     "list_models",
     "load_checkpoint",
     "load_into",
+    "why_untrained",
 ]

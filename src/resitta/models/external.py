@@ -5,10 +5,9 @@ images; they come back wrapped in `Normalised`, so that they take images in [0, 
 """
 
 import importlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -18,19 +17,28 @@ from torch import nn
 from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel, near
 from resitta.installing import install
 from resitta.models.normalise import Normalised
+from resitta.user_code import load_file
+
+Builder = Callable[[Mapping[str, object]], nn.Module]
+"""Makes a model of the options given for it."""
 
 
-def from_timm(name: str, options: Mapping[str, object]) -> nn.Module:
-    """Build timm's model `name`; the options, such as `pretrained=True`, go to `timm.create_model`."""
+def find_timm(name: str) -> Builder:
+    """Find timm's model `name`; its options, such as `pretrained=True`, go to `timm.create_model`."""
     timm = _import("timm")
     if not timm.is_model(name):
         raise UnknownName(f"timm has no model '{name}'. {near(name, timm.list_models())}")
-    model = timm.create_model(name, **options)
-    return Normalised(model, mean=model.pretrained_cfg["mean"], std=model.pretrained_cfg["std"])
+
+    def make(options: Mapping[str, object]) -> nn.Module:
+        with _trouble_with(f"timm:{name}", options):
+            model = timm.create_model(name, **options)
+        return Normalised(model, mean=model.pretrained_cfg["mean"], std=model.pretrained_cfg["std"])
+
+    return make
 
 
-def from_torchvision(name: str, options: Mapping[str, object]) -> nn.Module:
-    """Build torchvision's classifier `name`; the options, such as `weights="DEFAULT"`, go to `get_model`.
+def find_torchvision(name: str) -> Builder:
+    """Find torchvision's classifier `name`; its options, such as `weights="DEFAULT"`, go to `get_model`.
 
     Mean and std are those of the weights asked for, else of the model's default weights.
     """
@@ -38,10 +46,15 @@ def from_torchvision(name: str, options: Mapping[str, object]) -> nn.Module:
     known = models.list_models(module=models)
     if name not in known:
         raise UnknownName(f"torchvision has no classifier '{name}'. {near(name, known)}")
-    published = models.get_model_weights(name)
-    preprocessing = (published.verify(options.get("weights")) or published.DEFAULT).transforms()
-    model = models.get_model(name, **options)
-    return Normalised(model, mean=preprocessing.mean, std=preprocessing.std)
+
+    def make(options: Mapping[str, object]) -> nn.Module:
+        published = models.get_model_weights(name)
+        with _trouble_with(f"torchvision:{name}", options):
+            preprocessing = (published.verify(options.get("weights")) or published.DEFAULT).transforms()
+            model = models.get_model(name, **options)
+        return Normalised(model, mean=preprocessing.mean, std=preprocessing.std)
+
+    return make
 
 
 def from_function(spec: str, options: Mapping[str, object]) -> nn.Module:
@@ -50,14 +63,24 @@ def from_function(spec: str, options: Mapping[str, object]) -> nn.Module:
     >>> from_function("torch.nn:Linear", {"in_features": 2, "out_features": 1})
     Linear(in_features=2, out_features=1, bias=True)
     """
-    place, _, attribute = spec.rpartition(":")
-    module = _load_file(Path(place).expanduser()) if place.endswith(".py") else _load_module(place)
-    if not hasattr(module, attribute):
-        raise UnknownName(f"{place} has no function '{attribute}'. {near(attribute, _public(module))}")
-    model = build(getattr(module, attribute), options, name=spec)
+    _, function = find_function(spec)
+    model = build(function, options, name=spec)
     if not isinstance(model, nn.Module):
         raise UnsuitableModel(f"{spec} returned a {type(model).__name__}; it must return a torch.nn.Module")
     return model
+
+
+def find_function(spec: str) -> tuple[ModuleType, Callable[..., nn.Module]]:
+    """Find the user's function and the module it is taken from.
+
+    >>> find_function("torch.nn:Linear")[1].__name__
+    'Linear'
+    """
+    place, _, attribute = spec.rpartition(":")
+    module = _load_file(place) if place.endswith(".py") else _load_module(place)
+    if not hasattr(module, attribute):
+        raise UnknownName(f"{place} has no function '{attribute}'. {near(attribute, _public(module))}")
+    return module, getattr(module, attribute)
 
 
 def build(function: Callable[..., nn.Module], options: Mapping[str, object], *, name: str) -> nn.Module:
@@ -105,15 +128,21 @@ def _load_module(name: str) -> ModuleType:
         raise
 
 
-def _load_file(path: Path) -> ModuleType:
-    # A name of its own keeps a file called random.py from hiding the standard library's.
-    name = f"resitta_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise UnknownName(f"no file {path} to take a model from; correct the path")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _load_file(place: str) -> ModuleType:
+    if not Path(place).expanduser().is_file():
+        raise UnknownName(f"no file {place} to take a model from; correct the path")
+    return load_file(place)
+
+
+@contextmanager
+def _trouble_with(name: str, options: Mapping[str, object]) -> Iterator[None]:
+    """Say which model could not be built with which options, and the library's reason."""
+    try:
+        yield
+    except (TypeError, ValueError, KeyError, RuntimeError, OSError) as error:
+        given = ", ".join(f"{key}={value}" for key, value in options.items()) or "no options"
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise BadSetting(f"{name} cannot be built with {given} ({reason}); correct the options of the model") from error
 
 
 def _public(module: ModuleType) -> list[str]:

@@ -1,6 +1,6 @@
 """Models by name: the paper's source networks, timm's, torchvision's and the user's own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,8 @@ from torch import nn
 
 from resitta.errors import UnknownName, near
 from resitta.models.checkpoints import load_into
-from resitta.models.external import build, from_function, from_timm, from_torchvision
+from resitta.models.external import Builder, build, find_function, find_timm, find_torchvision, from_function
+from resitta.models.normalise import Normalised
 from resitta.models.resnet import ResNet50
 from resitta.models.resnext import ResNeXt29
 from resitta.models.wide_resnet import WideResNet
@@ -77,7 +78,7 @@ _ENTRIES = (
     ),
 )
 MODELS = {entry.name: entry for entry in _ENTRIES}
-_LIBRARIES = {"timm": from_timm, "torchvision": from_torchvision}
+_LIBRARIES = {"timm": find_timm, "torchvision": find_torchvision}
 
 
 def list_models() -> list[str]:
@@ -102,19 +103,70 @@ def create(name: str, checkpoint: str | Path | None = None, **options: object) -
         ...
     resitta.errors.UnknownName: no model 'wrn28'. Did you mean 'wrn28x10'?
     """
-    model = _make(name, options)
+    model = find(name)(options)
     if checkpoint is not None:
         load_into(model, checkpoint)
     return model.eval()
 
 
-def _make(name: str, options: dict[str, object]) -> nn.Module:
+def find(name: str) -> Builder:
+    """Return what builds the model of a name from its options, or say that there is no such model.
+
+    >>> find("wrn16x1")({"classes": 3}).fc.out_features
+    3
+    """
     library, colon, theirs = name.partition(":")
-    if library in _LIBRARIES and colon:
-        return _LIBRARIES[library](theirs, options)
+    if is_own_function(name):
+        find_function(name)
+        return partial(from_function, name)
     if colon:
-        return from_function(name, options)
+        return _LIBRARIES[library](theirs)
     if name not in MODELS:
         raise UnknownName(f"no model '{name}'. {near(name, MODELS)}")
     entry = MODELS[name]
-    return build(entry.factory, {"classes": entry.classes} | options, name=name)
+    return lambda options: build(entry.factory, {"classes": entry.classes, **options}, name=name)
+
+
+def is_own_function(name: str) -> bool:
+    """Whether a model is named by a function: `package.module:function` or `path/to/file.py:function`.
+
+    >>> is_own_function("mine.py:make"), is_own_function("timm:resnet18"), is_own_function("wrn16x1")
+    (True, False, False)
+    """
+    library, colon, _ = name.partition(":")
+    return bool(colon) and library not in _LIBRARIES
+
+
+def why_untrained(
+    name: str, checkpoint: str | Path | None, options: Mapping[str, object], model: nn.Module | None = None
+) -> str | None:
+    """Say why a model has random weights and what to do about it; None if it is trained as far as anyone can tell.
+
+    A checkpoint is trusted, and so is a function of the user's own, which may load weights itself. Models of timm and
+    torchvision have weights when asked for them; with another number of classes than they were trained for, timm makes
+    a new last layer. That is seen only in the `model` itself.
+
+    >>> why_untrained("wrn16x1", None, {})
+    'wrn16x1 has random weights; give it a checkpoint'
+    >>> why_untrained("timm:resnet18", None, {"pretrained": True})
+    """
+    library, colon, _ = name.partition(":")
+    if checkpoint is not None or is_own_function(name):
+        return None
+    if not colon:
+        return f"{name} has random weights; give it a checkpoint"
+    asked = {"timm": ("pretrained", "checkpoint_path"), "torchvision": ("weights", "pretrained")}[library]
+    if not any(options.get(key) for key in asked):
+        remedy = "pretrained=true" if library == "timm" else "weights=DEFAULT"
+        return f"{name} has random weights; give it {remedy} as an option of the model (--model-set), or a checkpoint"
+    return _new_last_layer(name, options, model)
+
+
+def _new_last_layer(name: str, options: Mapping[str, object], model: nn.Module | None) -> str | None:
+    inner = model.model if isinstance(model, Normalised) else model
+    trained = (getattr(inner, "pretrained_cfg", None) or {}).get("num_classes")
+    wanted = options.get("num_classes", trained)
+    if trained is None or wanted == trained or options.get("checkpoint_path"):
+        return None
+    reason = f"the last layer of {name} has random weights, since its pretrained weights know {trained} classes"
+    return f"{reason} and num_classes is {wanted}; give it a checkpoint trained on your classes"

@@ -3,7 +3,7 @@ import pytest
 from torch import nn
 
 import resitta
-from resitta.bench.run import run
+from resitta.bench.loop import run_stream
 from resitta.streams.datasets import ArrayImages
 from resitta.streams.order import dirichlet
 from resitta.streams.stream import Stream, continual
@@ -17,7 +17,7 @@ def stream() -> Stream:
 
 
 def test_errors_are_those_of_a_plain_loop(model: nn.Module, stream: Stream) -> None:
-    record = run(resitta.adapt(model, "resitta", seed=1), stream, batch_size=32)
+    record = run_stream(resitta.adapt(model, "resitta", seed=1), stream, batch_size=32)
     adapter, wrong = resitta.adapt(model, "resitta", seed=1), np.zeros(2)
     for batch in stream.batches(32):
         missed = adapter(batch.images).argmax(1).numpy() != batch.labels
@@ -31,7 +31,7 @@ def test_errors_are_those_of_a_plain_loop(model: nn.Module, stream: Stream) -> N
 def test_the_record_describes_the_run(model: nn.Module, stream: Stream) -> None:
     done: list[int] = []
     adapter = resitta.adapt(model, "resitta", eta=0.02)
-    record = run(adapter, stream, points=10, progress=lambda at, _: done.append(at))
+    record = run_stream(adapter, stream, points=10, progress=lambda at, _: done.append(at))
     assert done == [64, 128, 192, 240]
     assert record.settings["eta"] == 0.02
     assert record.settings["strong_view"] is None
@@ -49,5 +49,6 @@ def test_the_record_describes_the_run(model: nn.Module, stream: Stream) -> None:
 
 def test_watch_sees_the_adapter(model: nn.Module, stream: Stream) -> None:
     seen: list[int] = []
-    run(resitta.adapt(model, "source"), stream, watch=lambda adapter, done: seen.append(adapter.stats.samples - done))
+    adapter = resitta.adapt(model, "source")
+    run_stream(adapter, stream, watch=lambda adapter, done: seen.append(adapter.stats.samples - done))
     assert seen == [0, 0, 0, 0]

@@ -9,14 +9,14 @@ import torch
 
 from resitta.adapter import Adapter
 from resitta.bench.metrics import Metrics
-from resitta.bench.record import RunRecord, settings_of
+from resitta.bench.record import RunRecord, now, settings_of
 from resitta.streams.stream import Stream
 
 Progress = Callable[[int, int], None]
 Watch = Callable[[Adapter, int], None]
 
 
-def run(
+def run_stream(
     adapter: Adapter,
     stream: Stream,
     *,
@@ -70,6 +70,7 @@ def run(
         seconds=seconds,
         device_memory_mb=_device_memory_mb(device),
         host_memory_mb=host.growth,
+        made=now(),
     )
 
 

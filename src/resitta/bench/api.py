@@ -1,0 +1,166 @@
+"""`resitta.bench.run`: compare methods on a model and images, from Python."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from resitta.bench.bench import Job
+from resitta.bench.choice import choose
+from resitta.bench.jobs import run_jobs
+from resitta.bench.loop import Progress
+from resitta.bench.protocol import Course, OrderName, Protocol
+from resitta.bench.recipe import Recipe, device_of
+from resitta.bench.records import Records
+from resitta.errors import BadData, BadSetting
+from resitta.method import Method
+from resitta.streams.corruptions import CORRUPTIONS
+from resitta.streams.datasets import ArrayImages, ImageSet
+from resitta.streams.order import WithinSlot
+
+Arrays = tuple[npt.NDArray[Any] | Tensor, npt.ArrayLike | Tensor]
+"""Images, N×H×W×3 or N×3×H×W, uint8 or floats in [0, 1], and their labels."""
+
+
+def run(
+    model: str | nn.Module,
+    images: str | Path | ImageSet | Arrays,
+    methods: Sequence[str | Method] = ("source", "bn", "tent", "rotta", "resitta"),
+    *,
+    seeds: Sequence[int] = (1,),
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severity: int = 5,
+    order: OrderName = "ptta",
+    delta: float = 0.1,
+    within_slot: WithinSlot = "blocks",
+    course: Course = "once",
+    visits: int = 1,
+    per_domain: int | None = None,
+    batch_size: int = 64,
+    corruption_seed: int = 0,
+    checkpoint: str | Path | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    out: str | Path | None = None,
+    rerun: bool = False,
+    device: str | None = None,
+    threads: int | None = None,
+    engine: Literal["local", "processes", "ray"] = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    progress: Callable[[str], Progress] | None = None,
+) -> Records:
+    """Run every method with every seed on a stream made of the images, and return the records.
+
+    Args:
+        model: a `torch.nn.Module`, used as it is, or a name as on the command line: `wrn28x10`, `timm:NAME`,
+            `torchvision:NAME`, `package.module:function`, `path/to/file.py:function`.
+        images: a path as on the command line, an `ImageSet`, or arrays `(images, labels)`.
+        methods: names, `path/to/file.py:name`, "all", or instances such as `methods.ResiTTA(eta=0.05)`.
+        seeds: each makes a stream and a run of its own.
+        preset, settings: of methods given by name: `{"lr": 1e-3, "resitta.eta": 0.05}`.
+        corruptions, severity, order, delta, within_slot, course, visits, per_domain, batch_size, corruption_seed:
+            the protocol; see `resitta.bench.protocol.Protocol`. "clean" among the corruptions stands for the images
+            as they are.
+        checkpoint, model_options: of a model given by name: `{"pretrained": True}`.
+        size: the side that images of a folder or zip are resized to.
+        out: the folder for records and corrupted images; finished runs in it are kept. None keeps nothing.
+        rerun: run again what is finished in `out`, and replace its records.
+        device: by default that of the module, or the CPU.
+        threads: of each run on the CPU. By default torch's own number, in workers of an engine one.
+        engine, workers, address: "processes" or "ray" run several jobs at a time; see `resitta.dist.engines.Engine`.
+        progress: makes a progress bar, to be called as `(done, total)`, of a title.
+
+    >>> import numpy as np
+    >>> from resitta.checks import tiny_network
+    >>> images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
+    >>> records = run(tiny_network(), (images, np.arange(40) % 5), ["source", "resitta"], corruptions=["fog", "snow"])
+    >>> [(record.method, record.domains, record.samples) for record in records]
+    [('source', ('fog', 'snow'), 80), ('resitta', ('fog', 'snow'), 80)]
+    >>> print(records.table().splitlines()[0].split())
+    ['Method', 'fog', 'snow', 'Avg']
+    """
+    from resitta.dist.engines import Engine  # noqa: PLC0415  (engines build on this package)
+
+    where = Engine(name=engine, workers=workers, address=address, threads=threads)
+    chosen = choose(methods, preset=preset, settings=settings)
+    protocol = Protocol(
+        corruptions=tuple(corruptions),
+        severity=severity,
+        order=order,
+        delta=delta,
+        within_slot=within_slot,
+        course=course,
+        visits=visits,
+        per_domain=per_domain,
+        batch_size=batch_size,
+        corruption_seed=corruption_seed,
+    )
+    with _folder(out) as folder, _threads(threads):
+        recipe = Recipe(
+            protocol=protocol,
+            model=model,
+            data=image_source(images),
+            checkpoint=None if checkpoint is None else Path(checkpoint),
+            model_options=tuple((model_options or {}).items()),
+            size=size,
+            out=folder,
+            device=device or (str(device_of(model)) if isinstance(model, nn.Module) else "cpu"),
+        )
+        jobs = [Job(method=method, seed=seed) for method in chosen for seed in _seeds(seeds)]
+        return run_jobs(recipe, jobs, progress, where, rerun=rerun)
+
+
+def image_source(images: str | Path | ImageSet | Arrays) -> Path | ImageSet:
+    """A path, or images in memory as an image set.
+
+    >>> image_source("photos")
+    PosixPath('photos')
+    >>> import numpy as np
+    >>> len(image_source((torch.zeros(2, 3, 8, 8), torch.tensor([0, 1]))))
+    2
+    """
+    if isinstance(images, str | Path):
+        return Path(images)
+    if isinstance(images, tuple) and len(images) == 2:
+        pixels, labels = (
+            part.detach().cpu().numpy() if isinstance(part, Tensor) else np.asarray(part) for part in images
+        )
+        return ArrayImages(pixels, labels)
+    if not isinstance(images, tuple) and all(hasattr(images, name) for name in ("read", "labels", "classes")):
+        return images
+    found = f"found a {type(images).__name__}"
+    raise BadData(f"images are a path, an image set, or a pair of arrays (images, labels); {found}")
+
+
+def _seeds(seeds: Sequence[int]) -> list[int]:
+    if isinstance(seeds, int) or not len(seeds):
+        raise BadSetting(f"seeds takes a list of whole numbers such as [1, 2, 3], found {seeds!r}")
+    return list(seeds)
+
+
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[Path]:
+    if out is not None:
+        yield Path(out)
+        return
+    with tempfile.TemporaryDirectory(prefix="resitta-bench-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
