@@ -17,6 +17,7 @@ from resitta.registry import register
 class BatchNormAdapt(Method):
     """Prediction-time batch normalisation. Helps on shuffled streams, hurts when a batch holds few classes."""
 
+    title: ClassVar[str] = "BN"
     needs: ClassVar[Needs] = "batch_norm"
 
     @property

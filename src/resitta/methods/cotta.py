@@ -27,6 +27,7 @@ class CoTTA(Method):
     `restore`: the probability with which a weight of the student returns to the source after a step.
     """
 
+    title: ClassVar[str] = "CoTTA"
     needs: ClassVar[Needs] = "batch_norm"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {"threshold": 0.92, "restore": 0.01},

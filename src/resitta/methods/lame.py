@@ -27,6 +27,7 @@ class LAME(Method):
     maps images to features.
     """
 
+    title: ClassVar[str] = "LAME"
     needs: ClassVar[Needs] = "nothing"
 
     affinity: Affinity = "knn"

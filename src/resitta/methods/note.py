@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from resitta.settings import setting
 @dataclass(frozen=True, kw_only=True)
 class NOTE(Method):
     """Settings as its authors' code has them; `k` counts standard errors in IABN."""
+
+    title: ClassVar[str] = "NOTE"
 
     lr: float = setting(1e-4, above=0)
     k: float = setting(4.0, at_least=0)

@@ -24,6 +24,7 @@ class PseudoLabel(Method):
     the BatchNorm "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
     """
 
+    title: ClassVar[str] = "PL"
     needs: ClassVar[Needs] = "batch_norm"
 
     lr: float = setting(1e-3, above=0)

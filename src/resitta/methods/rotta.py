@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from resitta.settings import setting
 @dataclass(frozen=True, kw_only=True)
 class RoTTA(Method):
     """Settings as its authors' code has them; `alpha` is the rate of RBN, `nu` that of the teacher."""
+
+    title: ClassVar[str] = "RoTTA"
 
     lr: float = setting(1e-3, above=0)
     alpha: float = setting(0.05, at_least=0, at_most=1)

@@ -20,6 +20,7 @@ from resitta.settings import setting
 class Tent(Method):
     """One Adam step per batch on the mean entropy; trains the BatchNorm affine parameters, on batch statistics."""
 
+    title: ClassVar[str] = "TENT"
     needs: ClassVar[Needs] = "batch_norm"
 
     lr: float = setting(1e-3, above=0)
