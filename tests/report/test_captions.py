@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resitta.bench.record import RunRecord
-from resitta.report.captions import drift_caption, error_caption, facts, heat_caption, seeds
+from resitta.report.captions import drift_caption, error_caption, facts, heat_words, seeds
 from resitta.report.groups import Group, grouped
 from resitta.report.palette import hero
 from resitta.report.tables import table_of
@@ -53,7 +53,7 @@ def test_the_drift_is_described_as_it_was_measured(make_run: MakeRun) -> None:
 def test_the_heat_table_is_explained_as_it_is(make_run: MakeRun, make_identity: MakeIdentity) -> None:
     def caption(*runs: RunRecord) -> str:
         groups = grouped(runs)
-        return heat_caption(groups, table_of(groups))
+        return "".join(heat_words(groups, table_of(groups)).values())
 
     assert "the domains follow each other from left to right" in caption(make_run())
     assert "the domains are mixed in the stream" in caption(make_run(borders=()))

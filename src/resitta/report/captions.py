@@ -37,8 +37,8 @@ def seeds(groups: Sequence[Group]) -> str:
     return f"{counts[0]} to {counts[-1]} seeds"
 
 
-def heat_caption(groups: Sequence[Group], table: Table) -> str:
-    """How to read the table of errors."""
+def heat_words(groups: Sequence[Group], table: Table) -> dict[str, str]:
+    """The parts of the table's caption that depend on the runs: `columns`, `among` and `legend`."""
     run = groups[0].runs[0]
     if len(set(run.domains)) < len(run.domains):
         columns = "a column is one visit to all domains"
@@ -46,12 +46,12 @@ def heat_caption(groups: Sequence[Group], table: Table) -> str:
         columns = "the domains follow each other from left to right"
     else:
         columns = "the domains are mixed in the stream"
-    several = " among the rows of one task (stream and model)" if len({row.task for row in table.rows}) > 1 else ""
-    legend = f" {table.legend}." if table.legend else ""
-    return (
-        f"Error in per cent; {columns}. The stronger the colour of a cell, the higher the error. Bold is the lowest of "
-        f"a column, underlined the second lowest{several}.{legend}"
-    )
+    several = len({row.task for row in table.rows}) > 1
+    return {
+        "columns": columns,
+        "among": " among the rows of one task (stream and model)" if several else "",
+        "legend": f" {table.legend}." if table.legend else "",
+    }
 
 
 def error_caption(groups: Sequence[Group], ours: Group) -> str:

@@ -33,12 +33,13 @@ def lead(groups: Sequence[Group], ours: Group | None = None) -> str:
     other, source = rival(groups, ours), _source(groups, ours)
     if other is None:
         return ""
-    unsaid = source is not None and source is not other and "→" not in headline(groups, ours)
-    beside = f" {source.label} has {source.average:.1f} %." if source and unsaid else ""
-    rivals = (
-        f"The best of the others, {other.label}, has {other.average:.1f} %. " if len(_peers(groups, ours)) > 1 else ""
-    )
-    return f"{rivals}{verdict(ours, other)}{beside}"
+    head, parts = headline(groups, ours), []
+    if f"{other.average:.1f} %" not in head:
+        parts.append(f"The best of the others, {other.label}, has {other.average:.1f} %.")
+    parts.append(verdict(ours, other))
+    if source is not None and source is not other and "→" not in head:
+        parts.append(f"{source.label} has {source.average:.1f} %.")
+    return " ".join(parts)
 
 
 def rival(groups: Sequence[Group], ours: Group) -> Group | None:

@@ -9,7 +9,7 @@ from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import require
 from resitta.report import charts
-from resitta.report.captions import drift_caption, error_caption, facts, heat_caption
+from resitta.report.captions import drift_caption, error_caption, facts, heat_words
 from resitta.report.experiments import Comparison
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
@@ -83,7 +83,7 @@ def _tables(groups: Sequence[Group], ours: Group, paper: Mapping[str, PaperRow] 
     compared = [(row, max(row.differences[:-1], key=abs)) for row in table.rows if row.paper]
     return {
         "heat": heat_table(table, colours(groups, ours)),
-        "heat_caption": heat_caption(groups, table),
+        "heat_words": heat_words(groups, table),
         "compared": compared,
         "notes": table.notes,
         "source_compared": any(row.method == "source" for row, _ in compared),
