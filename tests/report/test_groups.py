@@ -61,6 +61,9 @@ def test_short_names_of_the_paper_are_all_different() -> None:
         ({"model_options": {"num_classes": 7}}, "num_classes=7"),
         ({"weights": "a76da5dca158"}, "weights a76da5dca158"),
         ({"code": "1f3a"}, "code 1f3a"),
+        ({"method_source": "1f3a"}, "code 1f3a"),
+        ({"model_source": "1f3a"}, "model code 1f3a"),
+        ({"some_option": 7}, "some_option 7"),
     ],
 )
 def test_only_seeds_are_averaged(
@@ -86,7 +89,7 @@ def test_a_difference_between_methods_is_named_too(make_run: MakeRun, make_ident
     runs = [make_run("bn", identity=make_identity()), make_run("rotta", identity=make_identity())]
     runs.append(make_run("tent", identity=make_identity(severity=3)))
     assert [group.label for group in grouped(runs)] == ["BN", "RoTTA", "TENT (severity 3)"]
-    digests = [make_run(name, identity=make_identity(code=name)) for name in ("bn", "tent")]
+    digests = [make_run(name, identity=make_identity(code=name, method_source=name)) for name in ("bn", "tent")]
     assert [group.label for group in grouped(digests)] == ["BN", "TENT"], "each method has code of its own"
 
 

@@ -22,7 +22,9 @@ def test_the_seed_and_the_folder_define_no_experiment(make_run: MakeRun, make_id
 
 def test_a_task_does_not_depend_on_the_method(make_run: MakeRun, make_identity: MakeIdentity) -> None:
     run = make_run("tent", identity=make_identity())
-    alike = make_run("bn", settings={}, identity=make_identity(code="x", version="2", precision="bf16"))
+    alike = make_run(
+        "bn", settings={}, identity=make_identity(code="x", method_source="x", version="2", precision="bf16")
+    )
     assert task(alike) == task(run)
-    for change in ({"severity": 1}, {"weights": "w"}, {"images": ["x"]}, {"model": "m"}):
+    for change in ({"severity": 1}, {"weights": "w"}, {"images": ["x"]}, {"model": "m"}, {"model_options": {"a": 1}}):
         assert task(make_run(identity=make_identity(**change))) != task(run)

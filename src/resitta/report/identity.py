@@ -10,8 +10,8 @@ from resitta.bench.record import RunRecord
 
 FOLDER = "folder"
 """The key under which a run carries the folder it was read from; it names rows and defines nothing."""
-TASK = ("protocol", "images", "weights", "model", "model_code", "model_options")
-"""What a method is given: rows with the same task can be ranked."""
+TASK = ("protocol", "images", "weights", "model")
+"""How the keys begin of what a method is given (`model_options` and the like too): rows of one task can be ranked."""
 
 
 def facts(run: RunRecord) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def experiment(run: RunRecord) -> str:
 
 def task(run: RunRecord) -> str:
     """A key that is equal for two runs if their streams and source networks are."""
-    given = {key: run.identity[key] for key in TASK if not _empty(run.identity.get(key))}
+    given = {key: value for key, value in run.identity.items() if key.startswith(TASK) and not _empty(value)}
     return digest([given, run.domains, run.borders, run.samples], length=64)
 
 

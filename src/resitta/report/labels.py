@@ -9,7 +9,7 @@ from resitta.errors import UnknownName
 from resitta.registry import get_method
 from resitta.report.identity import FOLDER, digest, experiment, facts
 
-OPAQUE = (FOLDER, "code", "model_code", "weights", "images")
+OPAQUE = (FOLDER, "code", "method_source", "model_code", "model_source", "weights", "images")
 """Facts that say little to a reader, in the order in which they are tried where nothing else tells rows apart."""
 
 Fact = tuple[str, Any]
@@ -86,7 +86,7 @@ def _unusual(key: str, fact: dict[str, Any], pool: Sequence[dict[str, Any]]) -> 
 
 
 def _of_method(key: str) -> bool:
-    return key == "code" or key.startswith("settings.")
+    return key.startswith(("settings.", "method", "code"))
 
 
 def _listed(key: str, known: Sequence[dict[str, Any]]) -> bool:
@@ -105,4 +105,5 @@ def _text(fact: Fact) -> str:
         return f"{key.partition('.')[2]}={value}"
     if key == FOLDER or value is True:
         return str(value) if key == FOLDER else name
-    return f"{name} {digest(value) if isinstance(value, list | tuple) else value}"
+    words = {"method_source": "code", "model_source": "model code", "model_code": "model code"}
+    return f"{words.get(name, name)} {digest(value) if isinstance(value, list | tuple) else str(value)[:60]}"
