@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Any
 
 from resitta.bench.record import RunRecord
-from resitta.report.identity import experiment, facts, from_folder, task
+from resitta.report.identity import common_facts, experiment, facts, from_folder, task
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]
@@ -28,3 +28,11 @@ def test_a_task_does_not_depend_on_the_method(make_run: MakeRun, make_identity: 
     assert task(alike) == task(run)
     for change in ({"severity": 1}, {"weights": "w"}, {"images": ["x"]}, {"model": "m"}, {"model_options": {"a": 1}}):
         assert task(make_run(identity=make_identity(**change))) != task(run)
+
+
+def test_common_facts_are_what_all_runs_share(make_run: MakeRun, make_identity: MakeIdentity) -> None:
+    mild, severe = (make_run(identity=make_identity(severity=severity)) for severity in (3, 5))
+    assert common_facts([mild])["severity"] == 3
+    assert "severity" not in common_facts([mild, severe])
+    assert common_facts([mild, severe])["model"] == "wrn28x10"
+    assert not {"images", "corruptions", "settings.lr"} & set(common_facts([mild]))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,14 @@ def facts(run: RunRecord) -> dict[str, Any]:
     known = {key: value for key, value in run.identity.items() if key not in ("method", "settings")}
     settings = {f"settings.{key}": value for key, value in run.settings.items() if value is not None}
     return settings | {key: value for key, value in _flat(known).items() if not _empty(value)}
+
+
+def common_facts(runs: Sequence[RunRecord]) -> dict[str, Any]:
+    """What all runs share beside settings, under plain names and without lists of digests."""
+    first, *others = [facts(run) for run in runs]
+    shared = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    plain = {key: value for key, value in shared.items() if not isinstance(value, list | tuple)}
+    return {key.removeprefix("protocol."): value for key, value in plain.items() if not key.startswith("settings.")}
 
 
 def experiment(run: RunRecord) -> str:

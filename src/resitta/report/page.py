@@ -15,6 +15,7 @@ from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
 from resitta.report.headline import headline, lead
 from resitta.report.heat import difference_table, heat_table
+from resitta.report.identity import common_facts
 from resitta.report.palette import colours, hero
 from resitta.report.pictures import BankItem, Strip
 from resitta.report.png import data_uri
@@ -66,6 +67,7 @@ def write_page(
         "bank": [(data_uri(item.image), item) for item in bank],
         "performance": [_performance(group) for group in groups],
         "settings": [(group.label, group.runs[0].settings) for group in groups],
+        "common": common_facts([group.runs[0] for group in groups]),
         "environment": environment or {},
         "commands": commands,
         **_tables(groups, ours, paper),

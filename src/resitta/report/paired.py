@@ -90,7 +90,10 @@ def best_two(groups: Sequence[Group]) -> tuple[Group, Group] | None:
 
 
 def verdicts(groups: Sequence[Group]) -> list[str]:
-    """One sentence per task about its best two rows."""
+    """One sentence per task about its best two rows.
+
+    The rows are chosen by their errors: among many that are level, the best one owes its place partly to chance.
+    """
     tasks: dict[str, list[Group]] = {}
     for group in groups:
         tasks.setdefault(group.task, []).append(group)
