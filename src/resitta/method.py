@@ -89,6 +89,8 @@ class Method(ABC):
     """The settings of a method. Subclass it as a frozen, keyword-only dataclass and `register` it."""
 
     name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    """The name in tables and on pages, such as "ResiTTA". It is not inherited; without one, `name` is printed."""
     needs: ClassVar[Needs] = "running_statistics"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
     paper: ClassVar[str] = ""

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from resitta.bench.record import RunRecord
@@ -46,9 +47,18 @@ def test_a_layer_that_a_method_lacks_is_a_gap(make_run: MakeRun) -> None:
 
 
 def test_a_comparison_stands_beside_the_papers() -> None:
-    errors = {"ours": (22.0, 23.0, None), "theirs": (22.5, None, 21.0)}
-    svg = charts.comparison(Comparison(title="t", name="eta", values=("0.01", "0.03", "0.1"), dataset="x", **errors))
+    found = Comparison(
+        title="t",
+        name="eta",
+        values=("0.01", "0.03", "0.1"),
+        ours=(22.0, 23.0, None),
+        theirs=(22.5, None, 21.0),
+        dataset="x",
+    )
+    svg = charts.comparison(found)
     assert set(labels(svg)) == {"ours", "paper"}
+    assert set(labels(charts.comparison(replace(found, model="wrn28x10")))) == {"ours", "paper, wrn28x10"}
+    assert set(labels(charts.comparison(replace(found, theirs=(None,) * 3)))) == {"ours"}
     for value in ("0.01", "0.03", "0.1"):
         assert f">{value}<" in svg
 
@@ -59,3 +69,8 @@ def test_of_many_classes_only_those_present_are_drawn() -> None:
     assert many.count("<rect") == 3
     assert few.count("<rect") == 3
     assert "dog: 2" in few
+
+
+def test_only_streams_of_one_length_share_a_figure(make_run: MakeRun) -> None:
+    groups = grouped([make_run("bn"), make_run("tent", samples=400), make_run("resitta")])
+    assert [group.label for group in charts.same_stream(groups, groups[2])] == ["BN", "ResiTTA"]

@@ -2,35 +2,97 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, settings_of
 from resitta.registry import create
-from resitta.report.experiments import changed, find_ablation, find_sweeps, main_rows
+from resitta.report.against import changed
+from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
+from resitta.report.identity import from_folder
+from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
+MakeIdentity = Callable[..., dict[str, Any]]
+ETAS = (0.01, 0.05)
 
 
-def with_settings(run: RunRecord, **settings: Any) -> RunRecord:
-    return replace(run, settings=settings_of(create("resitta", preset="cifar10", **settings)))
+def with_settings(run: RunRecord, preset: str = "cifar10", **settings: Any) -> RunRecord:
+    return replace(run, settings=settings_of(create("resitta", preset=preset, **settings)))
 
 
-def test_sweeps_hold_the_usual_run_and_those_that_differ_in_one_setting(make_run: MakeRun) -> None:
-    one = make_run("resitta")
+@pytest.fixture
+def one(make_run: MakeRun, make_identity: MakeIdentity) -> RunRecord:
+    """A run of the paper's CIFAR-10 task."""
+    return make_run("resitta", (20.0,) * 15, domains=CORRUPTIONS, samples=150_000, identity=make_identity())
+
+
+def averages(found: Comparison) -> dict[str, float]:
+    return {value: error for value, error in zip(found.values, found.ours, strict=True) if error is not None}
+
+
+def test_sweeps_hold_the_usual_run_and_those_that_differ_in_one_setting(one: RunRecord) -> None:
     runs = [with_settings(one), with_settings(one, eta=0.05), with_settings(one, eta=0.05, lr=0.1)]
     (found,) = find_sweeps(runs, "cifar10")
     assert found.name == "eta"
-    ours = dict(zip(found.values, found.ours, strict=True))
-    assert {value for value, error in ours.items() if error is not None} == {"0.01", "0.05"}
+    assert set(averages(found)) == {"0.01", "0.05"}
     assert tuple(error for error in found.theirs if error is not None) == PAPER.sweep("eta").averages["cifar10"]
 
 
-def test_the_ablation_is_recognised_by_its_settings(make_run: MakeRun) -> None:
-    one = make_run("resitta")
-    runs = [with_settings(one), with_settings(one, norm="rbn")]
-    (found,) = find_ablation(runs, "cifar10")
-    assert dict(zip(found.values, found.ours, strict=True))["RBN"] == one.average
-    assert found.ours.count(None) == 4
-    assert find_ablation(runs[:1], "cifar10") == []
+def test_the_ablation_is_recognised_by_its_settings(make_run: MakeRun, make_identity: MakeIdentity) -> None:
+    task = {"identity": make_identity(model="resnext29", data="CIFAR-100-C"), "domains": CORRUPTIONS}
+    one = make_run("resitta", (30.0,) * 15, samples=150_000, **task)
+    runs = [with_settings(one, "cifar100"), with_settings(one, "cifar100", norm="rbn")]
+    (found,) = find_ablation(runs, "cifar100")
+    assert averages(found) == {"full": 30.0, "RBN": 30.0}
+    assert found.theirs == tuple(row.average for row in PAPER.table4)
+    assert find_ablation(runs[:1], "cifar100") == []
+
+
+def test_the_papers_ablation_is_for_one_data_set_only(one: RunRecord) -> None:
+    (found,) = find_ablation([with_settings(one), with_settings(one, norm="rbn")], "cifar10")
+    assert (found.values, found.ours) == (("full", "RBN"), (20.0, 20.0))
+    assert not found.has_paper
+
+
+def test_other_protocols_have_no_curve_of_the_paper(one: RunRecord, make_identity: MakeIdentity) -> None:
+    mild = replace(one, identity=make_identity(severity=3))
+    (found,) = find_sweeps([with_settings(mild), with_settings(mild, eta=0.05)], "cifar10")
+    assert found.values == ("0.01", "0.05")
+    assert not found.has_paper
+
+
+def test_another_network_is_named(one: RunRecord, make_identity: MakeIdentity) -> None:
+    small = replace(one, identity=make_identity(model="wrn16x4"))
+    (found,) = find_sweeps([with_settings(small), with_settings(small, eta=0.05)], "cifar10")
+    assert found.has_paper
+    assert found.paper_label == "paper, wrn28x10"
+
+
+def test_a_sweep_mixes_no_other_experiments(one: RunRecord, make_identity: MakeIdentity) -> None:
+    mild = replace(one, errors=(5.0,) * 15, identity=make_identity(severity=3))
+    runs = [with_settings(one), with_settings(one, eta=0.05), with_settings(mild), with_settings(mild, eta=0.1)]
+    severe, gentle = find_sweeps(runs, "cifar10")
+    assert averages(severe) == {"0.01": 20.0, "0.05": 20.0}
+    assert averages(gentle) == {"0.01": 5.0, "0.1": 5.0}
+    assert (severe.title, gentle.title) == ("Sweep of eta (severity 5)", "Sweep of eta (severity 3)")
+
+
+def test_values_of_a_sweep_are_compared_on_common_seeds(one: RunRecord) -> None:
+    lucky = replace(one, seed=2, errors=(0.0,) * 15)
+    (found,) = find_sweeps([with_settings(one), with_settings(lucky), with_settings(one, eta=0.05)], "cifar10")
+    assert averages(found) == {"0.01": 20.0, "0.05": 20.0}
+
+
+def test_folders_that_contradict_each_other_make_two_sweeps(one: RunRecord) -> None:
+    other = replace(one, errors=(5.0,) * 15)
+    runs = [from_folder(with_settings(run, eta=eta), name) for run, name in ((one, "a"), (other, "b")) for eta in ETAS]
+    assert [averages(found) for found in find_sweeps(runs, "cifar10")] == [
+        {"0.01": 20.0, "0.05": 20.0},
+        {"0.01": 5.0, "0.05": 5.0},
+    ]
+    apart = [from_folder(with_settings(one, eta=eta), name) for eta, name in zip(ETAS, "ab", strict=True)]
+    assert [averages(found) for found in find_sweeps(apart, "cifar10")] == [{"0.01": 20.0, "0.05": 20.0}]
 
 
 def test_the_main_table_keeps_the_usual_settings(make_run: MakeRun) -> None:

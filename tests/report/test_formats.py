@@ -1,10 +1,21 @@
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
-from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text, latex_escape
-from resitta.report.groups import TITLES
+from resitta.bench.presets import METHODS
+from resitta.registry import get_method
+from resitta.report.experiments import Comparison
+from resitta.report.formats import (
+    as_csv,
+    as_latex,
+    as_markdown,
+    as_rich,
+    as_text,
+    comparison_csv,
+    comparison_text,
+)
 from resitta.report.table import Cell, Row, Table
 
 TABLE = Table(
@@ -12,8 +23,9 @@ TABLE = Table(
     (
         Row("BN", "bn", (Cell(30.0), Cell(10.0), Cell(20.0))),
         Row("50 % & more", "x", (Cell(20.0), Cell(10.0), Cell(15.0))),
-        Row("ResiTTA", "resitta", (Cell(25.0, 0.25), Cell(12.0, 0.0), Cell(18.5, 1.0)), (24.0, 12.04, 18.0)),
+        Row("ResiTTA", "resitta", (Cell(25.0, 0.25), Cell(12.0, 0.0), Cell(18.5, 1.0)), (24.0, 12.04, 18.0), seeds=3),
     ),
+    notes=("A note.",),
 )
 
 
@@ -25,7 +37,21 @@ def test_text_is_aligned() -> None:
         "ResiTTA         25.0 ± 0.2  12.0 ± 0.0  18.5 ± 1.0",
         "ResiTTA, paper        24.0        12.0        18.0",
         "difference            +1.0        +0.0        +0.5",
+        "",
+        "Error in per cent. * lowest of its column. ± standard deviation over the seeds of a row (3: ResiTTA; 1: the "
+        "others).",
+        "A note.",
     ]
+
+
+def test_the_legend_explains_only_the_marks_there_are() -> None:
+    alone = Table(("Avg",), (Row("BN", "bn", (Cell(30.0),)),))
+    assert as_text(alone).endswith("\nError in per cent.")
+    seeds = Table(("Avg",), (Row("BN", "bn", (Cell(30.0, 1.0),), seeds=3),))
+    assert as_text(seeds).endswith("Error in per cent. ± standard deviation over 3 seeds.")
+    rows = tuple(Row(name, name, (Cell(error),), task=task) for name, error, task in (("a", 1, "x"), ("b", 2, "y")))
+    assert "*" not in as_text(Table(("Avg",), rows)), "rows of different tasks are not ranked"
+    assert "among the rows of one task" in as_text(Table(("Avg",), (*rows, *rows)))
 
 
 def test_markdown() -> None:
@@ -49,21 +75,38 @@ def test_csv_reads_back_in_full_precision() -> None:
 
 def test_latex_has_the_papers_layout() -> None:
     latex = as_latex(TABLE).splitlines()
+    comments = [line for line in latex if line.startswith("%")]
+    latex = latex[len(comments) :]
+    assert comments[0] == "% \\usepackage{booktabs,graphicx}"
+    assert comments[-1] == "% A note."
     assert latex[0] == "\\begin{tabular}{l|cc|c}"
     assert latex[4] == "  Method & \\rotatebox[origin=c]{45}{snow} & \\rotatebox[origin=c]{45}{a\\_b} & Avg \\\\"
     assert latex[7] == "  50 \\% \\& more & \\textbf{20.0} & \\textbf{10.0} & \\textbf{15.0} \\\\"
     assert latex[8] == "  ResiTTA & \\underline{25.0$\\pm$0.2} & 12.0$\\pm$0.0 & \\underline{18.5$\\pm$1.0} \\\\"
     assert "\\toprule" in latex[1]
-    assert "\\bottomrule" in latex[-2]
+    assert latex[-2:] == ["  \\bottomrule", "\\end{tabular}"]
+    columns = {line.count(" & ") for line in latex if " & " in line and "multicolumn" not in line}
+    assert columns == {3}
 
 
-def test_every_special_character_is_escaped() -> None:
-    assert latex_escape("a_{b}^c~#$") == "a\\_\\{b\\}\\textasciicircum{}c\\textasciitilde{}\\#\\$"
+def test_mixed_domains_have_no_arrow_of_time() -> None:
+    assert "longrightarrow" in as_latex(TABLE)
+    assert "longrightarrow" not in as_latex(replace(TABLE, ordered=False))
+
+
+def test_comparisons_show_the_paper_only_where_it_has_numbers() -> None:
+    about = {"title": "Sweep of eta", "name": "eta", "values": ("0", "1"), "dataset": "cifar10"}
+    alone = Comparison(ours=(22.0, None), theirs=(None, None), **about)  # type: ignore[arg-type]
+    assert comparison_text(alone).splitlines() == ["Sweep of eta", "eta      0  1", "ours  22.0  -"]
+    both = Comparison(ours=(22.0, None), theirs=(1.0, 2.0), model="wrn28x10", **about)  # type: ignore[arg-type]
+    lines = list(csv.reader(io.StringIO(comparison_csv(both))))
+    assert lines == [["eta", "0", "1"], ["ours", "22.0", "-"], ["paper, wrn28x10", "1.0", "2.0"]]
 
 
 def test_rich_marks_best_and_second_and_fits_80_characters() -> None:
     console = pytest.importorskip("rich.console")
-    paper = Table(TABLE.columns, tuple(Row(title, name, TABLE.rows[2].cells) for name, title in TITLES.items()))
+    titles = [(name, get_method(name).title) for name in METHODS]
+    paper = Table(TABLE.columns, tuple(Row(title, name, TABLE.rows[2].cells) for name, title in titles))
     out = console.Console(width=80, record=True, file=io.StringIO())
     out.print(as_rich(paper))
     assert "…" not in out.export_text()

@@ -15,6 +15,7 @@ from resitta.report.page import BankItem, Strip, write_page
 from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
+MakeIdentity = Callable[..., dict[str, Any]]
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 
@@ -46,11 +47,14 @@ class Reader(HTMLParser):
 
 
 @pytest.fixture
-def full(make_run: MakeRun, tmp_path: Path) -> str:
+def full(make_run: MakeRun, make_identity: MakeIdentity, tmp_path: Path) -> str:
     """A page with every part, full of names that are dangerous unless escaped."""
-    errors = PAPER.table1["tent"].errors
+    about = {"domains": CORRUPTIONS, "samples": 1500, "identity": make_identity()}
+    settings = {"source": {}, "tent": {"lr": 0.001}}
     runs = [
-        make_run(name, errors, domains=CORRUPTIONS, seed=seed, samples=1500, settings={"<key>": "<value>"})
+        make_run(
+            name, PAPER.table1["tent"].errors, seed=seed, settings=settings.get(name, {"<key>": "<value>"}), **about
+        )
         for name in ("source", "tent", "<script>alert(1)</script>", "resitta")
         for seed in (1, 2)
     ]
@@ -99,7 +103,34 @@ def test_numbers_reach_the_page(full: str) -> None:
     assert "3,000" in texts  # 1500 samples in half a second
     assert "12 old" in texts
     assert "H 0.25" in texts
-    assert {"12.5", "0.75", "64"} <= set(texts)  # calibration, likelihood, memory
+    assert {"12.5", "0.75"} <= set(texts)  # calibration, likelihood
+    assert "+42.5" in texts  # the source against the paper
+    assert "No paper numbers for ResiTTA: <key>=<value>." in texts
+
+
+def test_memory_is_not_shown(full: str) -> None:
+    """It grows with what ran before in the process, so that no number belongs to a method."""
+    assert "memory MB" not in full
+    assert "64" not in Reader(full).texts
+
+
+def test_the_title_and_the_hero_can_be_chosen(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("resitta", (40.0, 40.0)), make_run("mine", title="My method")]
+    html = write_page(tmp_path / "page.html", title="Trial", runs=runs, highlight="mine").read_text("utf-8")
+    assert "My method reaches an average error of 15.0\u00a0%" in Reader(html).texts
+    assert "average error of My method" in Reader(html).texts
+    assert "Trial" in Reader(html).texts
+
+
+def test_sweeps_without_the_paper_say_nothing_about_it(make_run: MakeRun, tmp_path: Path) -> None:
+    about = {"title": "Sweep of eta", "name": "eta", "values": ("0", "1"), "dataset": "cifar10"}
+
+    def page(*theirs: float | None) -> str:
+        found = Comparison(ours=(22.0, 21.0), theirs=theirs, **about)  # type: ignore[arg-type]
+        return write_page(tmp_path / "p.html", title="t", runs=[make_run()], comparisons=[found]).read_text("utf-8")
+
+    assert "The paper's curve is for cifar10" in page(1.0, 2.0)
+    assert "paper" not in page(None, None).lower()
 
 
 def test_figures_and_tables_can_be_named_and_reached(full: str) -> None:

@@ -2,17 +2,21 @@ import re
 from collections.abc import Callable
 from importlib import resources
 
+import pytest
+
+from resitta.bench.presets import METHODS
 from resitta.bench.record import RunRecord
-from resitta.report.groups import TITLES, grouped
+from resitta.errors import UnknownName
+from resitta.report.groups import grouped
 from resitta.report.palette import ACCENT, NEUTRAL, colours, hero
 
 MakeRun = Callable[..., RunRecord]
 
 
 def test_every_known_method_has_a_colour_of_its_own(make_run: MakeRun) -> None:
-    groups = grouped([make_run(name) for name in TITLES])
+    groups = grouped([make_run(name) for name in METHODS])
     chosen = colours(groups)
-    assert len(set(chosen.values())) == len(TITLES)
+    assert len(set(chosen.values())) == len(METHODS)
     assert chosen["ResiTTA"] == ACCENT
     assert chosen["Source"] == NEUTRAL
 
@@ -36,10 +40,25 @@ def test_the_hero_is_resitta_or_the_best_that_adapts(make_run: MakeRun) -> None:
     assert hero(grouped([source])).method == "source"
 
 
+def test_a_row_or_method_can_be_highlighted(make_run: MakeRun) -> None:
+    runs = [make_run("mine", (50.0, 50.0), title="My method"), make_run("resitta")]
+    runs += [make_run("tent", (lr, lr), settings={"lr": lr}) for lr in (0.5, 0.1)]
+    groups = grouped(runs)
+    assert hero(groups).method == "resitta"
+    for name in ("mine", "MINE", "my method"):
+        assert hero(groups, name).method == "mine"
+    assert hero(groups, "tent").label == "TENT lr=0.1", "the best of its rows"
+    assert hero(groups, "tent lr=0.5").label == "TENT lr=0.5"
+    assert colours(groups, hero(groups, "mine"))["My method"] == ACCENT
+    assert colours(groups, hero(groups, "mine"))["ResiTTA"] != ACCENT
+    with pytest.raises(UnknownName, match="no row is called 'tant'. Known: My method, "):
+        hero(groups, "tant")
+
+
 def test_the_style_sheet_defines_every_colour_for_light_and_dark(make_run: MakeRun) -> None:
     css = resources.files("resitta.report").joinpath("page.css").read_text("utf-8")
     light, dark = css.split("prefers-color-scheme: dark")[:2]
-    for colour in colours(grouped([make_run(name) for name in TITLES])).values():
+    for colour in colours(grouped([make_run(name) for name in METHODS])).values():
         found = re.fullmatch(r"var\((--\w+), (#\w+)\)", colour)
         assert found
         assert f"{found[1]}: {found[2]};" in light

@@ -51,6 +51,7 @@ def run_stream(
     over_time, stats = metrics.over_time(window), adapter.stats
     return RunRecord(
         method=adapter.method.name,
+        title=vars(type(adapter.method)).get("title", ""),  # of this class, not of the one it derives from
         settings=settings_of(adapter.method),
         seed=adapter.options.seed,
         domains=stream.names,

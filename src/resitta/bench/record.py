@@ -52,6 +52,7 @@ class RunRecord:
     seconds: float
     device_memory_mb: float
     host_memory_mb: float | None = None
+    title: str = ""  # the method's name in tables, kept here since its class may not be registered where it is read
     identity: dict[str, Any] = field(default_factory=dict)
     made: str = field(default="", compare=False)
 

@@ -16,17 +16,18 @@ from resitta.bench.gold import gold_check
 from resitta.bench.jobs import DoubtfulRuns
 from resitta.bench.paper import PAPER, PaperRow
 from resitta.bench.presets import METHODS, TABLES, experiment
-from resitta.bench.record import RunRecord, environment, load
+from resitta.bench.record import RunRecord
 from resitta.bench.records import Records
-from resitta.errors import BadData, BadSetting
+from resitta.errors import BadSetting
 from resitta.method import Method
-from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
-from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich, as_text, comparison_text
+from resitta.report.experiments import Comparison, find_comparisons
+from resitta.report.formats import as_csv, as_latex, as_markdown, as_rich
+from resitta.report.groups import grouped
 from resitta.report.page import write_page
+from resitta.report.printing import conclusions, heading, highlights, parts_of, report_text
+from resitta.report.reading import environment_of, paths_of, read_folders, record_paths
 from resitta.report.tables import error_table
 from resitta.terminal import bars, console
-
-FORMS = {"text": as_text, "markdown": as_markdown, "csv": as_csv, "latex": as_latex}
 
 
 def run_bench(
@@ -75,22 +76,30 @@ def run_reproduction(
         _print_gold(runs, paper)
 
 
-def print_report(folder: Path, form: str, dataset: str | None = None) -> None:
-    """Print the records of a folder in one of the forms, or write its page; with a data set, beside the paper."""
-    paths = sorted(folder.glob("*.json"))
-    if not paths:
-        raise BadData(f"{folder} holds no records (*.json); give the --out folder of a bench")
-    runs = sorted((load(path) for path in paths), key=_rank)
-    paper = None if dataset is None else PAPER.main(dataset)
-    found = [] if dataset is None else _comparisons(runs, dataset)
-    if found and dataset is not None:
-        runs, paper = main_rows(runs, dataset), None  # sweeps may be on another network than the paper's table
-    if form == "html":
-        page = write_page(folder / "index.html", title=folder.name, runs=runs, paper=paper, comparisons=found)
-        console().print(f"written: {page}", highlight=False)
+def print_report(
+    folders: Sequence[Path], form: str, dataset: str | None = None, *, title: str = "", highlight: str = ""
+) -> None:
+    """Print the records of folders in one of the forms, or write their page; with a data set, beside the paper."""
+    runs = sorted(read_folders(folders), key=_rank)
+    if form != "html":
+        text = report_text(runs, form, dataset=dataset, highlight=highlight)
+        console().print(text, markup=False, highlight=False, soft_wrap=True)
         return
-    text = "\n".join([FORMS[form](error_table(runs, paper=paper)), *map(comparison_text, found)])
-    console().print(text, markup=False, highlight=False, soft_wrap=True)
+    parts = parts_of(runs, dataset)
+    names = highlights(parts, highlight)
+    for number, part in enumerate(parts):
+        name = "index" if len(folders) == 1 else "compared"
+        page = write_page(
+            folders[0] / (f"{name}-{number + 1}.html" if number else f"{name}.html"),
+            title=(title or " and ".join(folder.resolve().name for folder in folders))
+            + (f", {heading(part)}" if len(parts) > 1 else ""),
+            runs=part,
+            paper=None if dataset is None else PAPER.main(dataset),
+            comparisons=() if dataset is None or number else _comparisons(runs, dataset),
+            environment=environment_of(path for folder in folders for path in record_paths(folder)),
+            highlight=names[number],
+        )
+        console().print(f"written: {page}", highlight=False, soft_wrap=True)
 
 
 def parse_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -178,15 +187,17 @@ def _publish(
         runs=runs,
         paper=paper,
         comparisons=comparisons,
-        environment=environment(),
+        environment=environment_of(paths_of(runs, out)),
         commands=[shlex.join(["resitta", *sys.argv[1:]])] if Path(sys.argv[0]).name == "resitta" else [],
     )
     console().print(as_rich(table))
+    for sentence in (*table.notes, *conclusions(grouped(runs))):
+        console().print(sentence, highlight=False, markup=False, soft_wrap=True)
     console().print(f"Tables, records and the page are in {out}; open {page}", highlight=False, soft_wrap=True)
 
 
 def _comparisons(runs: Sequence[RunRecord], dataset: str) -> list[Comparison]:
-    return find_ablation(runs, dataset) + find_sweeps(runs, dataset)
+    return find_comparisons(runs, dataset)
 
 
 def _print_gold(runs: Sequence[RunRecord], paper: Mapping[str, PaperRow]) -> None:

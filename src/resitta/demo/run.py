@@ -8,11 +8,14 @@ import torch
 from torch import nn
 
 from resitta.adapter import Adapter, adapt
+from resitta.bench.bench import weights_digest
 from resitta.bench.loop import run_stream
 from resitta.bench.record import RunRecord, environment, save
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
 from resitta.report.formats import as_rich
+from resitta.report.groups import grouped
 from resitta.report.page import write_page
+from resitta.report.paired import verdicts
 from resitta.report.pictures import Strip, bank_items
 from resitta.report.tables import error_table
 from resitta.streams.corruptions import CORRUPTIONS, SHORT, corrupt
@@ -29,8 +32,8 @@ INTRO = """A small network was trained on clean handwritten digits. Then a strea
 the other, nothing marks the borders, and neighbouring images mostly show the same digit. No label is ever shown to a
 method; each has to keep the network accurate from the images alone.
 
-Normalising by the batch at hand (BN, TENT) fails on such a stream, since a batch holds few classes. RoTTA and ResiTTA
-keep a balanced memory and move the statistics slowly; ResiTTA also draws them back to the source."""
+BN and TENT normalise by the batch at hand, which holds few classes on such a stream. RoTTA and ResiTTA keep a balanced
+memory and move the statistics slowly; ResiTTA also pulls them toward the source."""
 
 FEW = """{samples} images per corruption instead of {usual}: the statistics have little time to follow, and the errors
 are not those of the README. Plain `resitta demo` compares the methods."""
@@ -48,11 +51,15 @@ def run_demo(
         stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
         adapters = [adapt(network, name, seed=seed) for name in METHODS]
         runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
+    task = {"severity": SEVERITY, "order": "ptta", "per_domain": samples, "batch_size": 64}
     for record in runs:
-        save(out / f"{record.method}.json", record, environment=environment())
+        about = {"data": "digits", "protocol": task, "weights": weights_digest(network), "seed": seed}
+        save(out / f"{record.method}.json", record, environment=environment(), **about)
     page = demo_page(out / "index.html", runs, stream, adapters[-1], f"resitta demo --seed {seed} --samples {samples}")
     screen = console()
     screen.print(as_rich(error_table(runs)))
+    for sentence in verdicts(grouped(runs)):
+        screen.print(sentence, highlight=False, markup=False, soft_wrap=True)
     if samples < SAMPLES:
         screen.print(FEW.format(samples=samples, usual=SAMPLES), soft_wrap=True, highlight=False)
     screen.print(f"\nThe page with all figures: {page.resolve()}", soft_wrap=True, highlight=False)
@@ -93,7 +100,7 @@ def demo_page(path: Path, runs: list[RunRecord], stream: Stream, adapter: Adapte
     strips = [
         Strip("The first image of every corruption.", list(first.permute(0, 2, 3, 1).numpy()), names),
         Strip(
-            "Twenty neighbours in the stream: few classes at a time.",
+            f"{len(labels)} neighbours in the stream, from {len(set(labels.tolist()))} of 10 classes.",
             list(piece.permute(0, 2, 3, 1).numpy()),
             [str(v) for v in labels],
         ),

@@ -17,6 +17,7 @@ from resitta.registry import register
 class BatchNormAdapt(Method):
     """Statistics of the test batch. Helps on shuffled streams, hurts when a batch holds few classes."""
 
+    title: ClassVar[str] = "BN"
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "

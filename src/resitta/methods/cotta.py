@@ -28,6 +28,7 @@ class CoTTA(Method):
     the source after a step.
     """
 
+    title: ClassVar[str] = "CoTTA"
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = "Wang, Fink, Van Gool, Dai. Continual Test-Time Domain Adaptation. CVPR 2022."
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

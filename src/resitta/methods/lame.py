@@ -27,6 +27,7 @@ class LAME(Method):
     maps images to features.
     """
 
+    title: ClassVar[str] = "LAME"
     needs: ClassVar[Needs] = "nothing"
     paper: ClassVar[str] = (
         "Boudiaf, Mueller, Ben Ayed, Bertinetto. Parameter-free Online Test-time Adaptation. CVPR 2022."

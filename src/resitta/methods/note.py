@@ -26,6 +26,7 @@ class NOTE(Method):
     Settings as its authors' code has them.
     """
 
+    title: ClassVar[str] = "NOTE"
     paper: ClassVar[str] = (
         "Gong, Jeong, Kim, Kim, Shin, Lee. NOTE: Robust Continual Test-time Adaptation Against Temporal Correlation. "
         "NeurIPS 2022."

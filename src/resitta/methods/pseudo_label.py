@@ -24,6 +24,7 @@ class PseudoLabel(Method):
     the BatchNorm "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
     """
 
+    title: ClassVar[str] = "PL"
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method for Deep Neural Networks. "

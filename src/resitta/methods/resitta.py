@@ -43,6 +43,7 @@ class ResiTTA(Method):
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
     """
 
+    title: ClassVar[str] = "ResiTTA"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {},
         "cifar100": {},

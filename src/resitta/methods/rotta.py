@@ -25,6 +25,7 @@ class RoTTA(Method):
     Settings as its authors' code has them.
     """
 
+    title: ClassVar[str] = "RoTTA"
     paper: ClassVar[str] = "Yuan, Xie, Li. Robust Test-Time Adaptation in Dynamic Scenarios. CVPR 2023."
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")

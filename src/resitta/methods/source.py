@@ -16,6 +16,7 @@ from resitta.registry import register
 class Source(Method):
     """The model as it was trained: no adaptation at all."""
 
+    title: ClassVar[str] = "Source"
     needs: ClassVar[Needs] = "nothing"
 
     @property

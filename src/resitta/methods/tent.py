@@ -20,6 +20,7 @@ from resitta.settings import setting
 class Tent(Method):
     """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics."""
 
+    title: ClassVar[str] = "TENT"
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Wang, Shelhamer, Liu, Olshausen, Darrell. Tent: Fully Test-Time Adaptation by Entropy Minimization. ICLR 2021."

@@ -32,6 +32,22 @@ def spans_of(domains: Sequence[str], borders: Sequence[int], samples: int) -> tu
     return tuple(Span(a, b, name) for name, a, b in zip(columns, starts, [*starts[1:], samples], strict=True))
 
 
+def same_stream(groups: Sequence[Group], ours: Group) -> list[Group]:
+    """The groups whose domains begin and end where ours do: only they fit into one figure over time."""
+    extent = (ours.runs[0].borders, ours.runs[0].samples)
+    return [group for group in groups if (group.runs[0].borders, group.runs[0].samples) == extent]
+
+
+def samples_per_point(run: RunRecord) -> int:
+    """How many samples a point of `error_over_time` averages."""
+    return min(run.samples, run.window * (2 * (smoothing(run) // 2) + 1))
+
+
+def smoothing(run: RunRecord) -> int:
+    """The window of `smooth` for a trace: a fortieth of it."""
+    return len(run.error_over_time) // 40
+
+
 def error_over_time(
     groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
 ) -> str:
@@ -40,7 +56,7 @@ def error_over_time(
     for group in groups:
         trace, window = group.mean_trace(lambda run: run.error_over_time), group.runs[0].window
         time = [min((place + 0.5) * window, group.runs[0].samples) for place in range(len(trace))]
-        series.append(_series(group, colours, time, smooth(trace, len(trace) // 40)))
+        series.append(_series(group, colours, time, smooth(trace, smoothing(group.runs[0]))))
     x_label = "" if spans else "samples seen"
     return lines(series, title="Error over time", y_label="error %", x_label=x_label, spans=spans, width=width)
 
@@ -95,7 +111,7 @@ def comparison(found: Comparison, *, width: int = WIDE) -> str:
         return Series(label, tuple(x for x, _ in points), tuple(y for _, y in points), colour, style, dots=True)
 
     return lines(
-        [series("ours", found.ours, ACCENT, "strong"), series("paper", found.theirs, NEUTRAL, "dashed")],
+        [series("ours", found.ours, ACCENT, "strong"), series(found.paper_label, found.theirs, NEUTRAL, "dashed")],
         title=found.title,
         x_label=found.name,
         y_label="average error %",

@@ -10,35 +10,37 @@ from typing import Any
 
 from resitta.errors import require
 from resitta.report.experiments import Comparison
+from resitta.report.latex import latex_escape
 from resitta.report.table import Mark, Table
 
 
 def as_text(table: Table) -> str:
-    """Align the columns; `*` follows the best of each.
+    """Align the columns; `*` follows the best of each. A legend explains the marks.
 
     >>> from resitta.report.table import Cell, Row
-    >>> rows = Row("BN", "bn", (Cell(30.04),)), Row("TENT", "tent", (Cell(28.0, 0.51),))
+    >>> rows = Row("BN", "bn", (Cell(30.04),)), Row("TENT", "tent", (Cell(28.0, 0.51),), seeds=3)
     >>> print(as_text(Table(("Avg",), rows)))
     Method          Avg
     BN             30.0
     TENT    28.0 ± 0.5*
+    <BLANKLINE>
+    Error in per cent. * lowest of its column. ± standard deviation over the seeds of a row (3: TENT; 1: the others).
     """
-    lines = [["Method", *table.columns], *_lines(table, {"best": "{}*", "second": "{}", "": "{}"})]
-    first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join([label.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
-        for label, *cells in lines
-    )
+    body = list(_lines(table, {"best": "{}*", "second": "{}", "": "{}"}))
+    marked = any(cell.endswith("*") for _, *cells in body for cell in cells)
+    return "\n".join([_aligned([["Method", *table.columns], *body]), "", *_legend(table, "* lowest" if marked else "")])
 
 
 def as_markdown(table: Table) -> str:
     """For GitHub: the best in bold, the second best in italics."""
     lines = _lines(table, {"best": "**{}**", "second": "*{}*", "": "{}"})
     rule = ["---", *("--:" for _ in table.columns)]
-    return "\n".join(
+    rows = [
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
         for line in (["Method", *table.columns], rule, *lines)
-    )
+    ]
+    marks = "**Bold** is the lowest, *italic* the second lowest" if len(table.rows) > 1 else ""
+    return "\n".join([*rows, "", *_legend(table, marks)])
 
 
 def as_csv(table: Table) -> str:
@@ -58,18 +60,22 @@ def as_csv(table: Table) -> str:
 def as_latex(table: Table) -> str:
     r"""The paper's layout: rotated names, the best in bold, the second best underlined.
 
-    Needs the packages booktabs and graphicx; `\resizebox{\textwidth}{!}{...}` around it fits it to the page.
+    Comments name the packages it needs and how to fit it to the page; the text in between compiles as it is.
     """
     *domains, average = table.columns
     names = [f"\\rotatebox[origin=c]{{45}}{{{latex_escape(name)}}}" for name in domains]
     lines = _lines(table, {"best": "\\textbf{{{}}}", "second": "\\underline{{{}}}", "": "{}"})
     body = [[latex_escape(label), *(cell.replace(" ± ", "$\\pm$") for cell in cells)] for label, *cells in lines]
+    time = [f"  Time & \\multicolumn{{{len(names)}}}{{l|}}{{$t\\longrightarrow$}} & \\\\", "  \\midrule"]
+    legend = _legend(table, "Bold is the lowest, underlined the second lowest" if len(table.rows) > 1 else "")
     return "\n".join(
         [
+            "% \\usepackage{booktabs,graphicx}",
+            "% \\resizebox{\\textwidth}{!}{...} around the tabular fits it to the page.",
+            *(f"% {line}" for line in legend),
             f"\\begin{{tabular}}{{l|{'c' * len(names)}|c}}",
             "  \\toprule",
-            f"  Time & \\multicolumn{{{len(names)}}}{{l|}}{{$t\\longrightarrow$}} & \\\\",
-            "  \\midrule",
+            *(time if table.ordered and names else []),
             f"  {' & '.join(['Method', *names, average])} \\\\",
             "  \\midrule",
             *(f"  {' & '.join(line)} \\\\" for line in body),
@@ -106,36 +112,47 @@ def _lines(table: Table, wrap: Mapping[Mark, str]) -> Iterator[list[str]]:
             yield ["difference", *(f"{value:+.1f}" for value in row.differences)]
 
 
-def latex_escape(text: str) -> str:
-    r"""Make any text safe in LaTeX.
-
-    >>> print(latex_escape("50 % of a_b & c\\d"))
-    50 \% of a\_b \& c\textbackslash{}d
-    """
-    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in text)
-
-
 def comparison_text(found: Comparison) -> str:
     """Our average errors over the values of something above the paper's, in columns.
 
     >>> errors = {"ours": (22.0, None), "theirs": (22.5, 23.0)}
-    >>> found = Comparison(title="η", name="eta", values=("0", "1"), dataset="cifar10", **errors)
+    >>> found = Comparison(title="Sweep of eta", name="eta", values=("0", "1"), dataset="cifar10", **errors)
     >>> print(comparison_text(found))
-    <BLANKLINE>
+    Sweep of eta
     eta       0     1
     ours   22.0     -
     paper  22.5  23.0
     """
-    rows = [(found.name, *found.values), ("ours", *_errors(found.ours)), ("paper", *_errors(found.theirs))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    first, *others = widths
-    lines = [
-        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
-        for row in rows
-    ]
-    return "\n".join(["", *lines])
+    return "\n".join([found.title, _aligned(_comparison_rows(found))])
+
+
+def comparison_csv(found: Comparison) -> str:
+    """A comparison for other programs."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(_comparison_rows(found))
+    return out.getvalue()
+
+
+def _comparison_rows(found: Comparison) -> list[list[str]]:
+    rows = [[found.name, *found.values], ["ours", *_errors(found.ours)]]
+    return [*rows, [found.paper_label, *_errors(found.theirs)]] if found.has_paper else rows
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
+    first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join([label.ljust(first), *(cell.rjust(width) for cell, width in zip(cells, others, strict=True))])
+        for label, *cells in lines
+    )
+
+
+def _legend(table: Table, marks: str) -> list[str]:
+    """What the marks mean, in one line, and the notes."""
+    several = len({row.task for row in table.rows}) > 1
+    ranked = f"{marks} of its column{' among the rows of one task (stream and model)' if several else ''}"
+    parts = ["Error in per cent", ranked if marks else "", table.legend]
+    return [". ".join(part for part in parts if part) + ".", *table.notes]
 
 
 def _errors(values: Sequence[float | None]) -> list[str]:

@@ -1,33 +1,21 @@
-"""Runs that belong together: one method with one group of settings, over several seeds."""
+"""Runs that belong together: one experiment, that is one method, one task and one way to run it, over several seeds."""
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from resitta.bench.record import RunRecord
 from resitta.errors import BadData
+from resitta.report.identity import FOLDER, experiment, task
+from resitta.report.labels import labels, title_of
 from resitta.streams.corruptions import CORRUPTIONS
-
-TITLES = {
-    "source": "Source",
-    "bn": "BN",
-    "pl": "PL",
-    "tent": "TENT",
-    "lame": "LAME",
-    "cotta": "CoTTA",
-    "note": "NOTE",
-    "rotta": "RoTTA",
-    "resitta": "ResiTTA",
-}
-"""The methods as the paper writes them."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one method with the same settings; they differ in their seeds."""
+    """The runs of one experiment; nothing but their seeds differs."""
 
     label: str
     runs: tuple[RunRecord, ...]
@@ -36,6 +24,11 @@ class Group:
     def method(self) -> str:
         """The registered name of the method."""
         return self.runs[0].method
+
+    @property
+    def task(self) -> str:
+        """What the method was given: groups of one task have the same streams and the same source network."""
+        return task(self.runs[0])
 
     @property
     def average(self) -> float:
@@ -58,31 +51,63 @@ class Group:
 
 
 def grouped(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
-    """Bring the seeds of each method together, in the order in which the methods first appear.
+    """Bring the seeds of each experiment together, in the order in which the experiments first appear.
 
-    A method that was run with several settings makes several groups; their labels name what differs.
+    Only runs that differ in nothing but their seed make a group; labels name what differs between groups. A record
+    that comes twice counts once. Two different results for one seed of one experiment are two groups if they come
+    from different folders, and are refused otherwise.
     """
     if not runs:
         raise BadData("there are no runs to report; give at least one RunRecord")
     if len({run.domains for run in runs}) > 1:
         found = " and ".join(sorted({str(len(run.domains)) for run in runs}))
-        raise BadData(f"the runs went through different domains ({found} of them); report them one by one")
+        remedy = "make a table of each part of resitta.report.groups.by_domains(runs)"
+        raise BadData(f"the runs went through different domains ({found} of them); {remedy}")
     together: dict[str, list[RunRecord]] = {}
     for run in runs:
-        together.setdefault(json.dumps([run.method, run.settings], sort_keys=True, default=str), []).append(run)
-    first = [members[0] for members in together.values()]
-    labels = [_label(run, [other for other in first if other.method == run.method]) for run in first]
-    return tuple(Group(label, tuple(members)) for label, members in zip(labels, together.values(), strict=True))
+        together.setdefault(experiment(run), []).append(run)
+    groups = [group for members in together.values() for group in _consistent(members)]
+    names = labels([_representative(members) for members in groups])
+    return tuple(Group(label, tuple(members)) for label, members in zip(names, groups, strict=True))
 
 
-def _label(run: RunRecord, same_method: list[RunRecord]) -> str:
-    def unusual(key: str, value: Any) -> bool:
-        """Whether not even the majority has it."""
-        same = [other for other in same_method if other.settings.get(key) == value]
-        return 2 * len(same) <= len(same_method)
+def by_domains(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Split runs by the domains they went through, since a table has one set of columns."""
+    parts: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run in runs:
+        parts.setdefault(run.domains, []).append(run)
+    return list(parts.values())
 
-    changed = [f"{key}={value}" for key, value in run.settings.items() if len(same_method) > 1 and unusual(key, value)]
-    return " ".join([TITLES.get(run.method, run.method), *changed])
+
+def _consistent(members: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Drop the copies of a run; split by folder where two results contradict each other."""
+    kept: dict[int, RunRecord] = {}
+    for run in members:
+        first = kept.setdefault(run.seed, run)
+        if first.errors != run.errors:
+            return _by_folder(members, first, run)
+    return [list(kept.values())]
+
+
+def _by_folder(members: Sequence[RunRecord], one: RunRecord, two: RunRecord) -> list[list[RunRecord]]:
+    parts: dict[Any, list[RunRecord]] = {}
+    for run in members:
+        parts.setdefault(run.identity.get(FOLDER), []).append(run)
+    if len(parts) == 1:
+        found = f"{one.average:.2f} % and {two.average:.2f} %"
+        raise BadData(
+            f"two runs of {title_of(one)} with seed {one.seed} differ in nothing that defines them but in their errors "
+            f"({found}); remove one, or give each run a seed of its own"
+        )
+    return [group for part in parts.values() for group in _consistent(part)]
+
+
+def _representative(members: Sequence[RunRecord]) -> RunRecord:
+    """The first run, without its folder if the runs come from several."""
+    first = members[0]
+    if len({run.identity.get(FOLDER) for run in members}) == 1:
+        return first
+    return replace(first, identity={key: value for key, value in first.identity.items() if key != FOLDER})
 
 
 def short(domain: str) -> str:

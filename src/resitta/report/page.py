@@ -9,15 +9,17 @@ from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import require
 from resitta.report import charts
+from resitta.report.captions import drift_caption, error_caption, facts, heat_words
 from resitta.report.experiments import Comparison
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
-from resitta.report.headline import headline, runner_up
+from resitta.report.headline import headline, lead
 from resitta.report.heat import difference_table, heat_table
+from resitta.report.identity import common_facts
 from resitta.report.palette import colours, hero
 from resitta.report.pictures import BankItem, Strip
 from resitta.report.png import data_uri
-from resitta.report.tables import error_table
+from resitta.report.tables import table_of
 
 __all__ = ["BankItem", "Strip", "write_page"]
 
@@ -35,13 +37,14 @@ def write_page(
     comparisons: Sequence[Comparison] = (),
     environment: Mapping[str, str] | None = None,
     commands: Sequence[str] = (),
+    highlight: str = "",
 ) -> Path:
     """Write a page with the table of errors, the figures, the pictures and all that is needed to repeat the runs.
 
     Args:
         path: the file to write; its folder is made.
         title: what was run; the headline with the result is computed.
-        runs: records of several methods and seeds over the same stream.
+        runs: records of several methods and seeds over the same domains.
         intro: a paragraph about the experiment; an empty line begins another.
         strips: rows of images that show the stream.
         bank: what the memory bank holds at the end, see `bank_items`.
@@ -50,22 +53,25 @@ def write_page(
         comparisons: average errors while something varies, see `resitta.report.experiments`.
         environment: versions and hardware, see `resitta.bench.record.environment`.
         commands: the command lines that reproduce the page.
+        highlight: the row, or the method, that the page is about; ResiTTA unless told otherwise.
     """
     groups = grouped(runs)
+    ours = hero(groups, highlight)
     content = {
         "title": title,
-        "headline": headline(groups),
-        "runner_up": runner_up(groups),
+        "headline": headline(groups, ours),
+        "lead": lead(groups, ours),
         "intro": [part for part in intro.split("\n\n") if part.strip()],
-        "facts": _facts(groups),
+        "facts": facts(groups, ours),
         "strips": [(strip.caption, _pictures(strip)) for strip in strips],
         "bank": [(data_uri(item.image), item) for item in bank],
         "performance": [_performance(group) for group in groups],
         "settings": [(group.label, group.runs[0].settings) for group in groups],
+        "common": common_facts([group.runs[0] for group in groups]),
         "environment": environment or {},
         "commands": commands,
-        **_tables(groups, runs, paper),
-        **_figures(groups, classes),
+        **_tables(groups, ours, paper),
+        **_figures(groups, ours, classes),
         "comparisons": [(found, charts.comparison(found, width=SMALL)) for found in comparisons],
     }
     path = Path(path)
@@ -74,28 +80,32 @@ def write_page(
     return path
 
 
-def _tables(groups: Sequence[Group], runs: Sequence[RunRecord], paper: Mapping[str, PaperRow] | None) -> dict[str, Any]:
-    table = error_table(runs, paper=paper)
+def _tables(groups: Sequence[Group], ours: Group, paper: Mapping[str, PaperRow] | None) -> dict[str, Any]:
+    table = table_of(groups, paper=paper)
     compared = [(row, max(row.differences[:-1], key=abs)) for row in table.rows if row.paper]
     return {
-        "heat": heat_table(table, colours(groups)),
+        "heat": heat_table(table, colours(groups, ours)),
+        "heat_words": heat_words(groups, table),
         "compared": compared,
+        "notes": table.notes,
+        "source_compared": any(row.method == "source" for row, _ in compared),
         "differences": difference_table(table) if compared else "",
-        "seeds": max(len(group.runs) for group in groups),
-        "recurring": len(set(runs[0].domains)) < len(runs[0].domains),
     }
 
 
-def _figures(groups: Sequence[Group], classes: Sequence[str]) -> dict[str, str]:
-    run, colour, ours = groups[0].runs[0], colours(groups), hero(groups)
+def _figures(groups: Sequence[Group], ours: Group, classes: Sequence[str]) -> dict[str, str]:
+    run, colour = ours.runs[0], colours(groups, ours)
     spans = charts.spans_of(run.domains, run.borders, run.samples)
-    counts = ours.runs[0].bank_per_class
-    drifting = any(charts.drifts(group) for group in groups)
+    counts, shown = run.bank_per_class, charts.same_stream(groups, ours)
+    drifting = any(charts.drifts(group) for group in shown)
     return {
-        "error_figure": _both(charts.error_over_time, groups, colour, spans),
+        "error_figure": _both(charts.error_over_time, shown, colour, spans),
+        "error_caption": error_caption(groups, ours),
         "bank_figure": _both(charts.bank_composition, counts, classes) if counts else "",
-        "drift_figure": _both(charts.drift_over_time, groups, colour, spans) if drifting else "",
-        "layer_figure": _both(charts.drift_per_layer, groups, colour) if drifting else "",
+        "bank_of": f"{ours.label}, seed {run.seed}",
+        "drift_figure": _both(charts.drift_over_time, shown, colour, spans) if drifting else "",
+        "drift_caption": drift_caption(shown, ours) if drifting else "",
+        "layer_figure": _both(charts.drift_per_layer, shown, colour) if drifting else "",
     }
 
 
@@ -104,28 +114,16 @@ def _both(draw: Callable[..., str], *what: Any) -> str:
     return f'<div class="wide">{draw(*what, width=WIDE)}</div><div class="narrow">{draw(*what, width=NARROW)}</div>'
 
 
-def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """The numbers under the headline."""
-    ours, run = hero(groups), groups[0].runs[0]
-    seeds = max(len(group.runs) for group in groups)
-    return [
-        (f"{ours.average:.1f} %", f"average error of {ours.label}"),
-        (f"{ours.mean(lambda r: r.images_per_second):,.0f}", "images per second while adapting"),
-        (f"{run.samples:,}", f"images in {len(run.domains)} domains, without a reset"),
-        (f"{len(groups)}", f"method{'s' * (len(groups) > 1)}, {seeds} seed{'s' * (seeds > 1)} each"),
-    ]
-
-
 def _performance(group: Group) -> dict[str, Any]:
-    """What the table of calibration and speed says about one method, as means over the seeds."""
+    """What the table of calibration and speed says about one row, as means over the seeds."""
     return {
         "label": group.label,
+        "seeds": len(group.runs),
         "error": group.average,
         "ece": 100 * group.mean(lambda run: run.ece),
         "nll": group.mean(lambda run: run.nll),
         "speed": group.mean(lambda run: run.images_per_second),
         "updates": group.mean(lambda run: run.updates),
-        "memory": group.mean(lambda run: run.device_memory_mb or run.host_memory_mb or 0.0),
     }
 
 

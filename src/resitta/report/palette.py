@@ -6,7 +6,9 @@ Colours are CSS variables, so that a page can give lighter ones on a dark ground
 
 from collections.abc import Sequence
 
+from resitta.errors import UnknownName, near
 from resitta.report.groups import Group
+from resitta.report.labels import title_of
 
 ACCENT = "var(--accent, #c2410c)"
 NEUTRAL = "var(--neutral, #74777d)"
@@ -21,19 +23,34 @@ _OTHERS = {
 }
 
 
-def hero(groups: Sequence[Group]) -> Group:
-    """The group a report is about: the best ResiTTA where it was run, otherwise the best adapting method."""
+def hero(groups: Sequence[Group], highlight: str = "") -> Group:
+    """The group a report is about: the best one called `highlight`, else ResiTTA, else the best that adapts.
+
+    `highlight` is the label of a row or the name or title of a method, in any case of letters.
+    """
+    if highlight:
+        found = called(groups, highlight)
+        if not found:
+            raise UnknownName(f"no row is called {highlight!r}. {near(highlight, [g.label for g in groups])}")
+        return min(found, key=lambda group: group.average)
     ours = [group for group in groups if group.method == "resitta"]
     adapting = [group for group in groups if group.method != "source"] or list(groups)
     return min(ours or adapting, key=lambda group: group.average)
 
 
-def colours(groups: Sequence[Group]) -> dict[str, str]:
+def called(groups: Sequence[Group], name: str) -> list[Group]:
+    """The groups with this label or, if there is none, of the method with this name or title."""
+    exact = [group for group in groups if name.lower() == group.label.lower()]
+    names = [(group, (group.method.lower(), title_of(group.runs[0]).lower())) for group in groups]
+    return exact or [group for group, known in names if name.lower() in known]
+
+
+def colours(groups: Sequence[Group], ours: Group | None = None) -> dict[str, str]:
     """Each group's colour by its label: the accent for the hero, grey for the source, others as they are known.
 
     Groups beyond the known methods take the colours that are left, then begin again.
     """
-    chosen = {hero(groups).label: ACCENT}
+    chosen = {(ours or hero(groups)).label: ACCENT}
     for group in groups:
         free = [colour for colour in _OTHERS.values() if colour not in chosen.values()] or list(_OTHERS.values())
         known = NEUTRAL if group.method == "source" else _OTHERS.get(group.method)

@@ -21,12 +21,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One method. The last cell is the average; `paper` holds the paper's numbers for the same cells, or nothing."""
+    """One experiment. The last cell is the average; `paper` holds the paper's numbers for the same cells, or nothing.
+
+    `seeds`: how many runs the cells are means of. Rows are ranked among those with the same `task`.
+    """
 
     label: str
     method: str
     cells: tuple[Cell, ...]
     paper: tuple[float, ...] = ()
+    seeds: int = 1
+    task: str = ""
 
     @property
     def differences(self) -> tuple[float, ...]:
@@ -36,14 +41,33 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Methods as rows, domains as columns; the last column is the average."""
+    """Experiments as rows, domains as columns; the last column is the average.
+
+    `ordered`: whether the domains follow each other in time as the columns do. `notes` are sentences about the rows.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    ordered: bool = True
+    notes: tuple[str, ...] = ()
 
     def marks(self, row: int) -> tuple[Mark, ...]:
-        """Which cells of a row are the best or second best of their columns."""
-        return tuple(ranks([r.cells[c].mean for r in self.rows])[row] for c in range(len(self.columns)))
+        """Which cells of a row are the best or second best of their columns, among the rows with the same task."""
+        peers = [r for r in self.rows if r.task == self.rows[row].task]
+        place = [r is self.rows[row] for r in peers].index(True)
+        return tuple(ranks([r.cells[c].mean for r in peers])[place] for c in range(len(self.columns)))
+
+    @property
+    def legend(self) -> str:
+        """What ± stands for, and how many seeds each row has if they differ; empty if every row has one seed."""
+        counts = sorted({row.seeds for row in self.rows}, reverse=True)
+        if counts == [1]:
+            return ""
+        if len(counts) == 1:
+            return f"± standard deviation over {counts[0]} seeds"
+        named = [", ".join(row.label for row in self.rows if row.seeds == count) for count in counts[:-1]]
+        listed = [f"{count}: {names}" for count, names in zip(counts, [*named, "the others"], strict=True)]
+        return f"± standard deviation over the seeds of a row ({'; '.join(listed)})"
 
 
 def ranks(values: Sequence[float]) -> tuple[Mark, ...]:

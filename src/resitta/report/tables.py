@@ -1,4 +1,4 @@
-"""The table of errors of some runs: the mean and standard deviation over seeds, per method and domain."""
+"""The table of errors of some runs: the mean and standard deviation over seeds, per experiment and domain."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,23 +7,27 @@ from numpy.typing import NDArray
 
 from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
-from resitta.errors import BadData
+from resitta.report.against import notes, printed_row
 from resitta.report.groups import Group, grouped, short
 from resitta.report.table import Cell, Row, Table
-from resitta.streams.corruptions import CORRUPTIONS
 
 
 def error_table(runs: Sequence[RunRecord], *, paper: Mapping[str, PaperRow] | None = None) -> Table:
     """Tabulate runs of several methods and seeds, optionally beside a main table of the paper.
 
-    When domains come back, a column is a visit: the mean error over all domains on their first visit, their second, ...
+    Only runs that differ in nothing but their seed are averaged; see `grouped`. The paper's numbers stand beside rows
+    with the paper's protocol, network and settings; notes say why other rows have none. When domains come back, a
+    column is a visit: the mean error over all domains on their first visit, their second, ...
     """
-    groups = grouped(runs)
-    domains = runs[0].domains
-    if paper is not None and domains != CORRUPTIONS:
-        raise BadData(f"the paper has the fifteen corruptions in its order, the runs have {', '.join(domains)}")
-    columns = columns_of(domains)
-    return Table((*columns, "Avg"), tuple(_row(group, columns, paper or {}) for group in groups))
+    return table_of(grouped(runs), paper=paper)
+
+
+def table_of(groups: Sequence[Group], *, paper: Mapping[str, PaperRow] | None = None) -> Table:
+    """Tabulate groups of runs; see `error_table`."""
+    run = groups[0].runs[0]
+    columns = columns_of(run.domains)
+    rows = tuple(_row(group, columns, paper or {}) for group in groups)
+    return Table((*columns, "Avg"), rows, ordered=bool(run.borders), notes=notes(groups, paper or {}))
 
 
 def columns_of(domains: Sequence[str]) -> dict[str, list[int]]:
@@ -45,9 +49,10 @@ def columns_of(domains: Sequence[str]) -> dict[str, list[int]]:
 def _row(group: Group, columns: Mapping[str, list[int]], paper: Mapping[str, PaperRow]) -> Row:
     errors = np.array([run.errors for run in group.runs])
     cells = [_cell(errors[:, places].mean(axis=1)) for places in columns.values()]
-    printed = paper.get(group.method)
+    printed = printed_row(group, paper)
     numbers = (*printed.errors, printed.average) if printed else ()
-    return Row(group.label, group.method, (*cells, _cell(errors.mean(axis=1))), numbers)
+    all_cells = (*cells, _cell(errors.mean(axis=1)))
+    return Row(group.label, group.method, all_cells, numbers, seeds=len(group.runs), task=group.task)
 
 
 def _cell(over_seeds: NDArray[np.float64]) -> Cell:
