@@ -41,7 +41,7 @@ class Case:
         healthy: Snapshot | None = None,
         state: dict[str, Any] | None = None,
     ) -> None:
-        self.guard, self.learner = guard, adapter.learner
+        self.guard = guard
         self.layers = statistics(adapter.learner, adapter.source)
         self.optimizers = [module for module in adapter.learner.modules() if isinstance(module, Adam)]
         trust_after = TO_SHOW * guard.window

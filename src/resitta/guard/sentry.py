@@ -2,6 +2,7 @@
 
 import logging
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -16,6 +17,7 @@ from resitta.guard.opinion import Opinion
 from resitta.guard.settings import Guard
 from resitta.guard.signs import Signs
 from resitta.guard.snapshot import Snapshot
+from resitta.method import Learner
 from resitta.watch import Watcher
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Sentry(Watcher):
         self.guard = guard
         self.totals: Counter[str] = Counter()
         self._episodes = Episodes(guard.window)
+        self._learner: weakref.ref[Learner] | None = None
         self._case: Case | None = None
         self._origin: Snapshot | None = None
 
@@ -53,7 +56,8 @@ class Sentry(Watcher):
 
     def notice(self, adapter: "Adapter", event: object) -> None:
         """Begin anew with an adapter that begins anew; one that has loaded a state keeps its learner."""
-        if isinstance(event, Restarted) and (self._case is None or self._case.learner is not adapter.learner):
+        if isinstance(event, Restarted) and (self._learner is None or self._learner() is not adapter.learner):
+            self._learner = weakref.ref(adapter.learner)
             self._episodes = Episodes(self.guard.window)
             self._case = Case(adapter, self.guard)
             self._origin = self._case.history.healthy
