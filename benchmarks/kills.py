@@ -39,7 +39,7 @@ STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("resitta", BANK),
     ("rotta", {**BANK, **GUARDED}),
     ("tent", {}),
-    ("note", {**BANK, **GUARDED}),
+    ("note", {**BANK, "momentum": 0.05, **GUARDED}),
     ("note", BANK),
     ("rotta", BANK),
     ("cotta", {"views": 2}),
