@@ -241,7 +241,11 @@ class Adapter(nn.Module):
 
     @exclusive
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is."""
+        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is.
+
+        The adapter keeps its own seed, precision, guard and `non_finite`; the log warns of those that differ.
+        `resitta.load(model, path)` makes an adapter with all options of the file.
+        """
         store.restore(self, path)
 
     @exclusive

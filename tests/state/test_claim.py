@@ -13,7 +13,9 @@ from resitta.state.claim import Claim
 
 def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
     first = Claim(tmp_path / "deep" / "down")
-    with pytest.raises(BadSetting, match=f"another Autosave or service of this process .* keeps its state in {tmp_path}"):
+    with pytest.raises(
+        BadSetting, match=f"another Autosave or service of this process .* keeps its state in {tmp_path}"
+    ):
         Claim(tmp_path / "deep" / "down")
     Claim(tmp_path / "elsewhere").release()
     first.release()

@@ -59,7 +59,9 @@ def test_what_a_file_cannot_hold_is_named(value: Any) -> None:
 
 def test_equal_tensors_are_kept_once_and_come_back_apart() -> None:
     parts: dict[str, Tensor] = {}
-    tree = take_apart({"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(3).double(), "d": -torch.zeros(3)}, parts)
+    tree = take_apart(
+        {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(3).double(), "d": -torch.zeros(3)}, parts
+    )
     assert sorted(parts) == ["a", "c", "d"], "another type and another sign are not equal"
     again = put_together(tree, parts)
     again["a"].fill_(1)

@@ -87,9 +87,7 @@ class Sentry(Watcher):
             case.history.keep(now)
         self._report(adapter, alarms, signs, len(images))
 
-    def _ask_the_source(
-        self, adapter: "Adapter", case: Case, images: Tensor, logits: Tensor, signs: Signs
-    ) -> None:
+    def _ask_the_source(self, adapter: "Adapter", case: Case, images: Tensor, logits: Tensor, signs: Signs) -> None:
         """Compare with the source as long as the signs alone say collapse; it costs a forward pass."""
         if adapter.learner.updates and case.suspects(signs):
             case.opinion.ask(adapter, images, logits, case.known(logits))
