@@ -128,7 +128,7 @@ class NotedAutosave(resitta.Autosave):
     """Writes down when a save begins and ends."""
 
     def __init__(self, folder: Path, log: int) -> None:
-        super().__init__(folder, updates=2, seconds=0.05, keep=3)
+        super().__init__(folder, updates=2, seconds=0.2, keep=3)
         self.log = log
 
     def save(self, adapter: resitta.Adapter) -> None:
