@@ -1,4 +1,4 @@
-"""Whether an adapter can go on with what it has loaded: a file made by hand can hold values that no adapter ever has."""
+"""Whether an adapter can go on with what it has loaded: a file made by hand can hold values that no adapter has."""
 
 import math
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ def _check_moments(mean: Tensor, var: Tensor, name: str) -> None:
 
 
 def _check_memory(memory: Memory, name: str) -> None:
-    """Insist on slots that exist, labels of existing classes, entropies, and births in the past, no two of them equal."""
+    """Insist on slots that exist, labels of existing classes, entropies, and births in the past, all different."""
     for counter in ("size", "clock", "classes"):
         _check_count(getattr(memory, counter), f"{name} {counter}")
     size, classes, births = memory.size, memory.classes, memory.births
