@@ -5,7 +5,9 @@
 A child process runs a stream through a small network and writes down every prediction; it is ended with SIGKILL after
 a random time, often in the middle of a save. Then every file it left must verify, and the next child must go on from
 the newest with exactly the predictions of a run that nobody interrupted. A stream that reaches its end makes room for
-the next, with another method. Prints a summary and writes it to benchmarks/records/kills.json.
+the next, with another set-up: five methods, three of them also with a guard, on a stream whose cameras fail (black
+frames, noise, NaN, sudden light) and whose guard rolls back. Prints a summary and writes it to
+benchmarks/records/kills.json.
 """
 
 import argparse
@@ -29,12 +31,17 @@ from resitta.errors import BadState
 from resitta.state.autosave import saved
 from resitta.state.store import read_document
 
-BATCHES, BATCH = 150, 8
+BATCHES, BATCH = 60, 8
+BANK: dict[str, Any] = {"capacity": 16, "update_every": 8}
+GUARDED: dict[str, Any] = {"guard": resitta.Guard(window=8, max_drift=0.2, max_sample_entropy=1), "non_finite": "skip"}
 STREAMS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("resitta", {"capacity": 16, "update_every": 8}),
+    ("resitta", {**BANK, **GUARDED}),
+    ("resitta", BANK),
+    ("rotta", {**BANK, **GUARDED}),
     ("tent", {}),
-    ("note", {"capacity": 16, "update_every": 8}),
-    ("rotta", {"capacity": 16, "update_every": 8}),
+    ("note", {**BANK, "momentum": 0.05, **GUARDED}),
+    ("note", BANK),
+    ("rotta", BANK),
     ("cotta", {"views": 2}),
 )
 
@@ -53,12 +60,49 @@ class Summary:
     files_unreadable: int = 0
     predictions_compared: int = 0
     predictions_different: int = 0
+    predictions_with_a_guard: int = 0
+    found_by_guards: int = 0
     batches_repeated_at_most: int = 0
 
 
-def images(position: int) -> Tensor:
-    """The batch at a position of the stream."""
-    return torch.rand(BATCH, 3, 16, 16, generator=torch.Generator().manual_seed(position))
+def guarded(stream: int) -> bool:
+    """Whether a stream has a guard and bad frames."""
+    return "guard" in STREAMS[stream % len(STREAMS)][1]
+
+
+def images(stream: int, position: int) -> Tensor:
+    """The batch at a position of a stream."""
+    generator = torch.Generator().manual_seed(position)
+    noise = torch.rand(BATCH, 3, 16, 16, generator=generator)
+    return bad_frames(noise, position, generator) if guarded(stream) else noise
+
+
+def bad_frames(noise: Tensor, position: int, generator: torch.Generator) -> Tensor:
+    """Smooth pictures, and at times what a broken camera sends instead."""
+    coarse = torch.rand(BATCH, 3, 5, 5, generator=generator)
+    pictures = nn.functional.interpolate(coarse, size=(16, 16), mode="bicubic").clamp(0, 1)
+    if position % 6 == 2:
+        pictures[1:] = 0
+    if position % 6 == 4:
+        pictures[2:] = noise[2:]
+    if position % 20 > 12:
+        pictures = pictures * 0.3 + 0.7
+    pictures[: broken(position)] = torch.nan
+    return pictures
+
+
+def broken(position: int) -> int:
+    """How many frames of a batch with bad ones hold NaN."""
+    return {3: 1, 8: BATCH}.get(position % 10, 0)
+
+
+def position_of(adapter: resitta.Adapter, stream: int) -> int:
+    """Where in the stream an adapter is; frames with NaN are not among its samples."""
+    position = samples = 0
+    while samples < adapter.samples:
+        samples += BATCH - (broken(position) if guarded(stream) else 0)
+        position += 1
+    return position
 
 
 def new_adapter(model: nn.Module, stream: int) -> resitta.Adapter:
@@ -72,17 +116,19 @@ def digest(logits: Tensor) -> str:
     return hashlib.sha256(logits.numpy().tobytes()).hexdigest()
 
 
-def uninterrupted(model: nn.Module, stream: int) -> list[str]:
+def uninterrupted(summary: Summary, model: nn.Module, stream: int) -> list[str]:
     """The predictions of a run without kills, and without autosave."""
     adapter = new_adapter(model, stream)
-    return [digest(adapter(images(position))) for position in range(BATCHES)]
+    predictions = [digest(adapter(images(stream, position))) for position in range(BATCHES)]
+    summary.found_by_guards += adapter.guard.counts.total() if adapter.guard else 0
+    return predictions
 
 
 class NotedAutosave(resitta.Autosave):
     """Writes down when a save begins and ends."""
 
     def __init__(self, folder: Path, log: int) -> None:
-        super().__init__(folder, updates=2, keep=3)
+        super().__init__(folder, updates=2, seconds=0.2, keep=3)
         self.log = log
 
     def save(self, adapter: resitta.Adapter) -> None:
@@ -97,8 +143,8 @@ def serve(model: nn.Module, stream: int, folder: Path) -> None:
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     adapter = resitta.recover(model, folder) if saved(folder) else new_adapter(model, stream)
     adapter.watch(NotedAutosave(folder, log))
-    for position in range(adapter.samples // BATCH, BATCHES):
-        os.write(log, f"{position} {digest(adapter(images(position)))}\n".encode())
+    for position in range(position_of(adapter, stream), BATCHES):
+        os.write(log, f"{position} {digest(adapter(images(stream, position)))}\n".encode())
 
 
 def killed(model: nn.Module, stream: int, folder: Path, seconds: float) -> bool:
@@ -131,7 +177,7 @@ def check_files(summary: Summary, folder: Path) -> None:
             print(error)
 
 
-def check_recovery(summary: Summary, model: nn.Module, folder: Path, expected: list[str]) -> None:
+def check_recovery(summary: Summary, model: nn.Module, stream: int, folder: Path, expected: list[str]) -> None:
     """The newest file must continue as the uninterrupted run did."""
     if not saved(folder):
         summary.before_the_first_save += 1
@@ -143,18 +189,18 @@ def check_recovery(summary: Summary, model: nn.Module, folder: Path, expected: l
         print(error)
         return
     summary.recovered += 1
-    for position in range(adapter.samples // BATCH, BATCHES)[:3]:
-        compare(summary, digest(adapter(images(position))), expected[position])
+    for position in range(position_of(adapter, stream), BATCHES)[:3]:
+        compare(summary, stream, digest(adapter(images(stream, position))), expected[position])
 
 
-def check_log(summary: Summary, folder: Path, expected: list[str], reached: int) -> int:
+def check_log(summary: Summary, stream: int, folder: Path, expected: list[str], reached: int) -> int:
     """Compare what a child predicted; return the position it reached."""
     log = folder / "log"
     text = log.read_text() if log.exists() else ""
     summary.during_a_save += text.endswith("saving\n")
     predictions = [line.split() for line in text.splitlines() if " " in line]
     for position, found in predictions:
-        compare(summary, found, expected[int(position)])
+        compare(summary, stream, found, expected[int(position)])
     if not predictions:
         return reached
     first, last = int(predictions[0][0]), int(predictions[-1][0])
@@ -162,9 +208,10 @@ def check_log(summary: Summary, folder: Path, expected: list[str], reached: int)
     return last + 1
 
 
-def compare(summary: Summary, found: str, expected: str) -> None:
+def compare(summary: Summary, stream: int, found: str, expected: str) -> None:
     """Count a prediction."""
     summary.predictions_compared += 1
+    summary.predictions_with_a_guard += guarded(stream)
     summary.predictions_different += found != expected
 
 
@@ -173,15 +220,15 @@ def run(kills: int, seed: int, longest: float = 0.5) -> Summary:
     model, moments, summary = tiny_network(), random.Random(seed), Summary()
     while summary.kills < kills:
         stream, reached = summary.streams_finished, 0
-        expected = uninterrupted(model, stream)
+        expected = uninterrupted(summary, model, stream)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             while reached < BATCHES and summary.kills < kills:
                 if killed(model, stream, folder, moments.uniform(0, longest)):
                     summary.kills += 1
                     check_files(summary, folder)
-                    check_recovery(summary, model, folder, expected)
-                reached = check_log(summary, folder, expected, reached)
+                    check_recovery(summary, model, stream, folder, expected)
+                reached = check_log(summary, stream, folder, expected, reached)
         summary.streams_finished += reached == BATCHES
     return summary
 

@@ -335,7 +335,7 @@ def test_a_bad_call_is_refused_at_once(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("action", ["rollback", "reset", "warn"])
 def test_a_guard_acts_as_without_background(model: nn.Module, action: Any) -> None:
-    guard = Guard(action=action, max_entropy=0.01, window=10)
+    guard = Guard(action=action, max_drift=0.01, window=10)
     beside, plain = (resitta.adapt(model, guard=guard, background=b) for b in (True, False))
     for batch in torch.split(images(400), 50):
         assert torch.equal(beside(batch), plain(batch))
@@ -344,11 +344,11 @@ def test_a_guard_acts_as_without_background(model: nn.Module, action: Any) -> No
     assert beside.guard is not None
     assert plain.guard is not None
     assert beside.guard.counts == plain.guard.counts
-    assert plain.guard.counts["entropy"] > 0
+    assert plain.guard.counts["drift"] > 0
 
 
 def test_a_guard_that_raises_reaches_the_caller(model: nn.Module) -> None:
-    adapter = adapt(model, guard=Guard(action="raise", max_entropy=0.01, window=10))
+    adapter = adapt(model, guard=Guard(action="raise", max_drift=0.01, window=10))
     adapter(images(64))
     with pytest.raises(Collapsed):
         adapter.sync()

@@ -138,6 +138,54 @@ def fingerprint(adapter: Adapter) -> bytes:
     return b"|".join(parts)
 
 
+# --- states made by hand ----------------------------------------------------------------------------------------------
+
+SMALL = {"capacity": 8, "update_every": 8, "renew": 2.0, "guard": Guard(window=8)}
+odd = st.one_of(
+    st.sampled_from([None, True, -1, 0, 7, 10**30, 0.5, float("nan"), "", "odd", [], {}, ()]),
+    st.sampled_from([torch.zeros(0), torch.ones(3, 2), torch.tensor(-1), torch.tensor([torch.nan]), torch.ones(8)]),
+)
+
+
+@pytest.fixture(scope="module")
+def by_hand() -> Adapter:
+    """An adapter whose state is tampered with."""
+    adapter = adapt(tiny_network(), "resitta", **SMALL)
+    for step in range(9):
+        adapter(pictures(90)[step * 8 : step * 8 + 8])
+    return adapter
+
+
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """All pairs of a container and a key in it."""
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree))) if isinstance(tree, list) else []
+    return [place for key in keys for place in [(tree, key), *places(tree[key])]]
+
+
+@examples(300)
+@given(data=st.data())
+def test_states_made_by_hand(by_hand: Adapter, data: st.DataObject) -> None:
+    """Either a state is refused, and nothing is changed, or the adapter goes on with it."""
+    state = dict(by_hand.state_dict())
+    for _ in range(data.draw(st.integers(1, 2))):
+        container, key = data.draw(st.sampled_from(places(state)), label="place")
+        if isinstance(container[key], Tensor) and container[key].numel() and data.draw(st.booleans()):
+            value = data.draw(st.sampled_from([torch.nan, torch.inf, -1.0, 2.0, 1e30]))
+            container[key] = container[key].clone()
+            container[key].view(-1)[0] = value if container[key].is_floating_point() else min(int(2**40), 77)
+        else:
+            container[key] = data.draw(odd, label="value")
+    other = adapt(tiny_network(), "resitta", **SMALL)
+    before = fingerprint(other)
+    try:
+        other.load_state_dict(state)
+    except ResittaError:
+        assert fingerprint(other) == before
+    else:
+        for images in pictures(24).split(8):
+            assert other(images).isfinite().all()
+
+
 # --- the command line -----------------------------------------------------------------------------------------------
 
 COMMANDS = ["bench", "reproduce", "report", "corrupt", "data", "check", "methods", "models", "bemch"]

@@ -1,5 +1,7 @@
 """Watchers: called in order, around learning steps only."""
 
+import copy
+
 import pytest
 import torch
 from tests.conftest import stream
@@ -81,3 +83,22 @@ def test_watching_changes_no_prediction(model: nn.Module, watched: Adapter) -> N
 def test_only_watchers_can_watch(model: nn.Module) -> None:
     with pytest.raises(BadSetting, match="derives from resitta.watch.Watcher, found a function"):
         adapt(model).watch(lambda: None)  # type: ignore[arg-type]
+
+
+def test_copies_go_without_watchers_that_do_not_ask_to_come_along(watched: Adapter, lines: list[str]) -> None:
+    class Tally(Watcher):
+        copied = True
+        steps = 0
+
+        def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+            self.steps += 1
+
+    tally = Tally()
+    watched.watch(tally)
+    watched(stream(2))
+    del lines[:]
+    twin = copy.deepcopy(watched)
+    twin(stream(2))
+    assert lines == []
+    assert [type(watcher) for watcher in twin.watchers] == [Tally]
+    assert (tally.steps, twin.watchers[0].steps) == (1, 2)  # type: ignore[attr-defined]

@@ -19,13 +19,14 @@ from resitta.components.sharing import match_bn_precision, once_per_tensor
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.events import Callback, Listener, Restarted
 from resitta.exclusive import exclusive, interrupts_wait, new_turn
-from resitta.guard import Guard, Sentry, sentry_for
+from resitta.guard import Guard, Sentry, load_guard, sentry_for
 from resitta.inputs import NonFinite
 from resitta.method import Method
 from resitta.options import Options, Ranks
 from resitta.registry import create
 from resitta.state import store
 from resitta.state.fingerprint import Fingerprint
+from resitta.state.values import check_values
 from resitta.stats import Stats, stats_of
 from resitta.suitable import check_model
 from resitta.watch import Watcher
@@ -244,7 +245,11 @@ class Adapter(nn.Module):
 
     @exclusive
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is."""
+        """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is.
+
+        The adapter keeps its own seed, precision, guard and `non_finite`; the log warns of those that differ.
+        `resitta.load(model, path)` makes an adapter with all options of the file.
+        """
         store.restore(self, path)
 
     @exclusive
@@ -263,27 +268,33 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             try:
                 fitted = super().load_state_dict(state_dict, strict)
+                check_values(self)
             except Exception as error:
                 super().load_state_dict(before)
                 reason = " ".join(str(error).split())
                 raise BadState(f"the state does not fit this {self.method.name} adapter: {reason}") from error
+        self._loaded()
+        return fitted
+
+    def _loaded(self) -> None:
+        """Let calls and watchers know of another state."""
         if self.background is not None:
             self.background.republish(self.learner)
         self.emit(Restarted(samples=self.samples))
-        return fitted
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the counters and the random generator for `state_dict`."""
-        return {
+        """Return the counters, the random generator and the guard's state for `state_dict`."""
+        state = {
             "method": self.method.name,
             "model": self.fingerprint.structure,
             "samples": self.samples,
             "entropies": self.entropies,
             "generator": self.generator.get_state(),
         }
+        return state if self.guard is None else {**state, "guard": self.guard.state()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take the counters and the random generator back from a `state_dict`."""
+        """Take the counters, the random generator and the guard's state back from a `state_dict`."""
         if state["method"] != self.method.name:
             raise BadState(f"it was saved by method {state['method']!r}")
         if state["model"] != self.fingerprint.structure:
@@ -291,6 +302,7 @@ class Adapter(nn.Module):
         self.samples = int(state["samples"])
         self.entropies = state["entropies"].clone()
         self.generator.set_state(state["generator"].cpu())
+        load_guard(self, state.get("guard"))
 
     @exclusive
     def __getstate__(self) -> dict[str, Any]:
@@ -299,14 +311,17 @@ class Adapter(nn.Module):
         torch.save(self.state_dict(), snapshot)
         left_out = ("_modules", "generator", "background", "turn", "calls")
         rest = {name: value for name, value in vars(self).items() if name not in left_out}
-        return {**rest, "pauses": 0, "snapshot": snapshot.getvalue()}
+        watchers = [watcher for watcher in self.watchers if watcher.copied]
+        return {**rest, "pauses": 0, "watchers": watchers, "snapshot": snapshot.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         snapshot = io.BytesIO(state.pop("snapshot"))
         super().__setstate__({**state, "_modules": {}})  # type: ignore[no-untyped-call]
         self._equip()
         self.reset()
-        self.load_state_dict(torch.load(snapshot, weights_only=True))
+        with torch.inference_mode(False):
+            super().load_state_dict(torch.load(snapshot, weights_only=True))
+        self._loaded()
 
     def extra_repr(self) -> str:
         """Say what adapts and how much of the model that is."""

@@ -44,7 +44,7 @@ class BadState(ResittaError, ValueError):
 
 
 class NotSaved(ResittaError, OSError):
-    """A state could not be written to disk. What was saved there before is untouched."""
+    """A state could not be written to disk, or not for good: the message says what is there now, the old or the new."""
 
 
 class Collapsed(ResittaError):

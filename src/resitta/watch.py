@@ -15,7 +15,7 @@
 4
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
@@ -28,7 +28,12 @@ class Watcher:
 
     Watchers are called in the order in which they were attached. A paused adapter and images that are predicted only
     (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter.
+
+    A copy or pickle of an adapter goes without its watchers, since two adapters must not write to one folder or one
+    curve. Set `copied = True` for one that has no effect outside itself.
     """
+
+    copied: ClassVar[bool] = False
 
     def before_step(self, adapter: "Adapter", images: Tensor) -> None:
         """Look at the images before the adapter predicts and learns."""

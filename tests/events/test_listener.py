@@ -1,5 +1,6 @@
 """Listeners hear of every update, with numbers that can be computed from outside."""
 
+import copy
 import logging
 
 import pytest
@@ -86,3 +87,14 @@ def test_after_a_reset_updates_are_told_again(model: nn.Module) -> None:
 def test_importing_logs_nothing_and_sets_no_handler() -> None:
     assert logging.getLogger("resitta").handlers == []
     assert torch.is_grad_enabled()
+
+
+def test_a_copy_of_an_adapter_reports_to_nobody(model: nn.Module) -> None:
+    heard: list[object] = []
+    adapter = adapt(model, "tent")
+    adapter.listen(heard.append)
+    twin = copy.deepcopy(adapter)
+    twin(stream(8))
+    assert heard == []
+    adapter(stream(8))
+    assert len(heard) == 1

@@ -30,7 +30,7 @@ def test_one_by_one_the_company_is_remembered(case: Case) -> None:
     black, good = torch.zeros(1, 3, 16, 16), pictures(100)
     for _ in range(300):
         assert refused(case, black) == 1
-    share = float(case.company)
+    share = float(case.seen)
     assert share > 0.9
     needed = math.ceil(COMPANY * math.log(share / 0.5))  # until the share of unknown ones has fallen to a half
     answers = [refused(case, image[None]) for image in good]

@@ -16,6 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from resitta import Adapter, Guard, adapt, check_method, create, list_methods
 from resitta.components.network import Network
 from resitta.errors import Collapsed
+from resitta.events import GuardEnded
+from resitta.guard.opinion import Opinion
+from resitta.guard.signs import Window
 
 TRAINING = ["cotta", "note", "pl", "resitta", "rotta", "tent"]
 Make = Callable[..., Watched]
@@ -28,7 +31,7 @@ def test_on_a_healthy_stream_a_guard_changes_nothing(model: nn.Module, watched: 
     (adapter, fired), plain = watched(method, **settings), adapt(model, method, **settings)
     for batch in torch.split(stream(70 if size == 1 else 400), size):
         assert torch.equal(adapter(batch), plain(batch))
-    assert equal(adapter.state_dict(), plain.state_dict())
+    assert equal(without_guard(adapter), plain.state_dict())
     assert fired == []
 
 
@@ -118,15 +121,15 @@ def test_rollback_goes_to_a_healthy_state(watched: Make) -> None:
 
 
 def test_while_the_reason_lasts_nothing_is_learned_and_one_event_tells(watched: Make) -> None:
-    adapter, fired = watched("resitta", Guard(**EAGER, max_entropy=0.0))
+    adapter, fired = watched("resitta", Guard(**EAGER, max_drift=1e-9))
     adapter(stream(64))
     before = learned(adapter)
     for batch in torch.split(stream(256), 64):
         adapter(batch)
     assert equal(learned(adapter), before)
     assert adapter.guard is not None
-    assert (len(fired), adapter.guard.counts["entropy"]) == (1, 5)
-    assert fired[0].value > fired[0].bound == 0.0
+    assert (len(fired), adapter.guard.counts["drift"]) == (1, 5)
+    assert fired[0].value > fired[0].bound == 1e-9
 
 
 def test_warn_only_tells(model: nn.Module, watched: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +156,12 @@ def test_reset_returns_to_the_source(model: nn.Module, watched: Make) -> None:
     adapter, fired = watched("resitta", Guard(**EAGER, action="reset", max_drift=1e-9))
     adapter(stream(64))
     assert [event.action for event in fired] == ["reset"]
-    assert equal(adapter.state_dict(), adapt(model).state_dict())
+    assert equal(without_guard(adapter), adapt(model).state_dict())
+    assert adapter.guard is not None
+    assert adapter.guard.counts["drift"] == 1, "the reason is told, though the adapter is new"
+    adapter.reset()
+    assert adapter.guard.counts["drift"] == 0
+    assert adapter.guard.totals["drift"] == 1
 
 
 def test_raise_raises_and_leaves_the_adapter_to_look_at(watched: Make) -> None:
@@ -164,16 +172,117 @@ def test_raise_raises_and_leaves_the_adapter_to_look_at(watched: Make) -> None:
     assert [event.action for event in fired] == ["raise"]
 
 
-def test_few_classes_in_the_stream_are_no_collapse(model: nn.Module, watched: Make) -> None:
-    adapter, fired = watched("resitta", Guard(**EAGER, max_entropy=1.0))  # this network is unsure of everything
-    images = stream(2000)
+def of_one_class(model: nn.Module, n: int) -> Tensor:
+    """Images to which a network gives one and the same label."""
+    images = stream(4000)
     with torch.no_grad():
         labels = model(images).argmax(dim=1)
-    images = images[labels == labels.mode().values]
-    for batch in torch.split(images.repeat(4, 1, 1, 1), 64):
+    return images[labels == labels.mode().values][:n]
+
+
+def opinion_of(adapter: Adapter) -> Opinion:
+    assert adapter.guard is not None
+    assert adapter.guard._case is not None
+    return adapter.guard._case.opinion
+
+
+def window_of(adapter: Adapter) -> Window:
+    assert adapter.guard is not None
+    assert adapter.guard._case is not None
+    assert adapter.guard._case.window is not None
+    return adapter.guard._case.window
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_few_classes_do_not_alarm_where_the_source_agrees(model: nn.Module, watched: Make, size: int) -> None:
+    adapter, fired = watched("resitta", Guard(**EAGER, max_entropy=1.0), eta=0.5)  # hardly leaves the source
+    for batch in torch.split(of_one_class(model, 400), size):
         adapter(batch)
-    assert adapter.samples > 1000
+    assert float(window_of(adapter).diversity()) < 1.5, "the labels alone look like a collapse"
+    assert adapter.learner.updates >= 5
+    assert opinion_of(adapter).formed
+    assert opinion_of(adapter).dissent < 0.5
     assert fired == []
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_few_classes_alarm_where_the_source_disagrees(watched: Make, size: int) -> None:
+    adapter, fired = watched("resitta", Guard(**EAGER, max_entropy=1.0, max_drift=100.0, action="warn"))
+    adapter(stream(64))
+    break_down(adapter)
+    for batch in torch.split(stream(256, seed=3), size):
+        adapter(batch)
+    assert [event.reason for event in fired] == ["diversity"]
+    assert opinion_of(adapter).dissent > 0.5
+
+
+def unsure(model: nn.Module) -> nn.Module:
+    """A network that hardly prefers any class."""
+    head = list(model.modules())[-1]
+    assert isinstance(head, nn.Linear)
+    with torch.no_grad():
+        head.weight.mul_(0.01)
+        head.bias.zero_()
+    return model
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_uncertainty_does_not_alarm_where_the_source_is_as_uncertain(
+    model: nn.Module, watched: Make, size: int
+) -> None:
+    unsure(model)
+    adapter, fired = watched("resitta", Guard(**EAGER, min_diversity=1.0))
+    for batch in torch.split(stream(256), size):
+        adapter(batch)
+    assert float(window_of(adapter).entropy) > 0.9, "the entropy alone looks like a collapse"
+    assert opinion_of(adapter).entropy > 0.9
+    assert fired == []
+    assert adapter.learner.updates == 4, "and so it learns"
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_uncertainty_alarms_where_the_source_is_certain(watched: Make, size: int) -> None:
+    adapter, fired = watched("resitta", Guard(**EAGER, max_drift=100.0, action="warn"))
+    adapter(stream(64))
+    with torch.no_grad():
+        for network in (module for module in adapter.learner.modules() if isinstance(module, Network)):
+            for name, value in network.named_parameters():
+                if "4.layer" in name:
+                    value.zero_()  # the features say nothing any more
+    for batch in torch.split(stream(256, seed=3), size):
+        adapter(batch)
+    assert "entropy" in {event.reason for event in fired}
+    assert opinion_of(adapter).entropy < 0.9
+
+
+def test_the_source_is_not_asked_while_the_signs_are_good(watched: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    (adapter, _), asked = watched("resitta"), list[Any]()
+    monkeypatch.setattr(Opinion, "ask", lambda *args: asked.append(args))
+    for batch in torch.split(stream(256), 64):
+        adapter(batch)
+    assert asked == []
+
+
+def test_a_reason_that_comes_and_goes_is_told_once_and_its_end_once(watched: Make) -> None:
+    adapter, fired = watched("resitta", Guard(window=64, max_sample_entropy=1.0, max_entropy=1.0))
+    ended: list[GuardEnded] = []
+    adapter.listen(lambda event: ended.append(event) if isinstance(event, GuardEnded) else None)
+    good, black = pictures(400), torch.zeros(1, 3, 16, 16)
+    for image in good[:150]:
+        adapter(black)
+        adapter(image[None])
+        adapter(image[None])
+    assert [(event.reason, event.samples) for event in fired] == [("unknown", 1)]
+    assert ended == []
+    for image in good[150:400]:
+        adapter(image[None])
+    assert adapter.guard is not None
+    found = adapter.guard.counts["unknown"]
+    assert found >= 150
+    assert [(event.reason, event.found) for event in ended] == [("unknown", found)]
+    assert 447 < ended[0].lasted <= 450 + 64, "from the first black frame to the last sample that was kept out"
+    adapter(black)
+    assert len(fired) == 2
 
 
 @pytest.mark.parametrize("method", ["note", "resitta", "rotta"])
@@ -255,6 +364,13 @@ def test_a_guard_can_be_copied_with_its_adapter(watched: Make) -> None:
     assert torch.equal(twin(stream(64, seed=2)), adapter(stream(64, seed=2)))
     assert twin.guard is not adapter.guard
     assert twin.guard in twin.watchers
+
+
+def without_guard(adapter: Adapter) -> dict[str, Any]:
+    """An adapter's state as it would be without a guard."""
+    state = adapter.state_dict()
+    del state["_extra_state"]["guard"]
+    return state
 
 
 def trained(adapter: Adapter) -> nn.Parameter:

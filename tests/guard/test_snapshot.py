@@ -77,3 +77,37 @@ def test_history_trusts_a_state_only_after_further_updates(model: nn.Module) -> 
     assert equal(learned(adapter), states[2])  # of the states 0, 2 and 4 the newest that 20 samples have followed
     history.undo(adapter)
     assert equal(learned(adapter), states[2])
+
+
+def test_a_rollback_drops_the_candidate_of_the_collapse(model: nn.Module) -> None:
+    adapter = adapt(model, "tent")
+    history, healthy = History(adapter, trust_after=20), learned(adapter)
+    for batch in torch.split(stream(20), 10):
+        adapter(batch)
+        history.keep(Snapshot(adapter))  # the second becomes the candidate
+    candidate = learned(adapter)
+    history.roll_back(adapter)
+    assert equal(learned(adapter), healthy)
+    adapter(stream(10, seed=5))  # long after the candidate, which must not be trusted for that
+    history.keep(Snapshot(adapter))
+    adapter(stream(20, seed=6))
+    history.keep(Snapshot(adapter))
+    history.roll_back(adapter)
+    assert not equal(learned(adapter), candidate)
+
+
+def test_a_history_comes_back_with_its_parts(model: nn.Module) -> None:
+    adapter = adapt(model, "tent")
+    history = History(adapter, trust_after=20)
+    assert len(history.state()["snapshots"]) == 1
+    for batch in torch.split(stream(50), 10):
+        adapter(batch)
+        history.keep(Snapshot(adapter))
+    again = History.of(history.state(), trust_after=20)
+    assert len(again.snapshots) == 3
+    for way in (History.undo, History.roll_back):
+        way(history, adapter)
+        expected = learned(adapter)
+        adapter(stream(10, seed=5))
+        way(again, adapter)
+        assert equal(learned(adapter), expected)

@@ -261,7 +261,7 @@ def raiser(error: BaseException) -> Callable[..., None]:
 
 def test_two_engines_never_share_a_folder(make: Make, tmp_path: Path) -> None:
     with make() as engine:
-        with pytest.raises(BadSetting, match="another service keeps its state"):
+        with pytest.raises(BadSetting, match="another Autosave or service of this process .* keeps its state"):
             make()
         assert engine.ready
     with make() as engine:

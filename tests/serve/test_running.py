@@ -137,7 +137,7 @@ def test_a_second_service_on_the_same_state_is_refused_until_the_first_is_gone(
         check=False,
     )
     assert second.returncode != 0
-    assert "another service keeps its state" in second.stderr
+    assert "keeps its state in" in second.stderr
     assert "Traceback" not in second.stderr
     assert first.ready()
     first.stop(signal.SIGKILL)  # leaves the file, but not its lock

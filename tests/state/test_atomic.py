@@ -2,6 +2,7 @@ import contextlib
 import os
 import resource
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +93,22 @@ def test_a_folder_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
     with pytest.raises(NotSaved, match="could not be written .*: check the path and its permissions"):
         write_atomically(tmp_path / "file", b"new")
+
+
+def test_when_only_the_folder_cannot_be_synced_the_message_tells_of_the_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def fail_for_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(5, "Input/output error")
+        sync(descriptor)
+
+    write_atomically(tmp_path / "file", b"old")
+    monkeypatch.setattr(os, "fsync", fail_for_folders)
+    message = r"Input/output error.* The new file is in place all the same, but may not survive a power failure\.$"
+    with pytest.raises(NotSaved, match=message):
+        write_atomically(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

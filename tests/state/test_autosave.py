@@ -1,4 +1,7 @@
+import copy
 import logging
+import os
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +13,9 @@ from torch import Tensor, nn
 
 import resitta
 from resitta import Autosave
-from resitta.errors import BadSetting, BadState
+from resitta.errors import BadSetting, BadState, NotSaved
 from resitta.state.autosave import saved
+from resitta.state.claim import Claim
 from resitta.state.sealed import read
 
 Images = Callable[..., Tensor]
@@ -32,7 +36,7 @@ def test_every_n_updates_and_the_last_k(model: nn.Module, images: Images, tmp_pa
         adapter(images(4, seed=step))
     assert updates_in(tmp_path) == [12, 9]
     assert numbers(tmp_path) == [4, 3]
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3, "and the lock"
 
 
 def test_several_updates_in_one_call_count(model: nn.Module, images: Images, tmp_path: Path) -> None:
@@ -71,8 +75,10 @@ def test_a_pause_saves_nothing_and_a_reset_counts_anew(model: nn.Module, images:
 @pytest.mark.parametrize("method", ["tent", "note", "rotta", "resitta"])
 def test_recovery_goes_on_as_if_nothing_had_been(model: nn.Module, images: Images, tmp_path: Path, method: str) -> None:
     adapter = resitta.adapt(model, method)
-    adapter.watch(Autosave(tmp_path, updates=1))
+    autosave = Autosave(tmp_path, updates=1)
+    adapter.watch(autosave)
     logits = [adapter(images(32, seed=step)) for step in range(12)]
+    autosave.close()
     again = resitta.recover(model, tmp_path)
     first = again.samples // 32
     assert first > 0
@@ -141,7 +147,7 @@ def test_leftovers_of_a_killed_save_are_removed_and_foreign_files_kept(
     for _ in range(3):
         adapter(images(4))
     found = sorted(path.name for path in tmp_path.iterdir())
-    assert found == ["notes.tmp", "state-0000000003.safetensors", "state-best.safetensors"]
+    assert found == ["notes.tmp", "state-0000000003.safetensors", "state-best.safetensors", "writer.lock"]
 
 
 @pytest.mark.parametrize(
@@ -157,3 +163,77 @@ def test_leftovers_of_a_killed_save_are_removed_and_foreign_files_kept(
 def test_senseless_settings_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadSetting, match=message):
         Autosave(tmp_path, **options)
+
+
+# --- one writer -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda adapter: pickle.loads(pickle.dumps(adapter))])
+def test_a_copy_of_an_adapter_leaves_its_files_alone(
+    model: nn.Module, images: Images, tmp_path: Path, copied: Callable[[resitta.Adapter], resitta.Adapter]
+) -> None:
+    adapter = resitta.adapt(model, "tent")
+    adapter.watch(Autosave(tmp_path, updates=1, keep=2))
+    adapter(images(4))
+    adapter(images(4))
+    before = [path.read_bytes() for path in saved(tmp_path)]
+    twin = copied(adapter)
+    for _ in range(3):
+        twin(images(4))
+    assert [path.read_bytes() for path in saved(tmp_path)] == before
+    adapter(images(4))
+    assert numbers(tmp_path) == [3, 2]
+
+
+def test_a_folder_has_one_writer(model: nn.Module, tmp_path: Path) -> None:
+    first = Autosave(tmp_path, updates=1)
+    with pytest.raises(BadSetting, match=rf"of this process \({os.getpid()}\) keeps its state in .*; close or stop"):
+        Autosave(tmp_path, updates=1)
+    with pytest.raises(BadSetting, match="keeps its state in"):
+        Claim(tmp_path)  # as a service would
+    first.close()
+    Autosave(tmp_path, updates=1).close()
+
+
+def test_a_closed_one_saves_no_more(model: nn.Module, images: Images, tmp_path: Path) -> None:
+    adapter, autosave = resitta.adapt(model, "tent"), Autosave(tmp_path, updates=1)
+    adapter.watch(autosave)
+    autosave.close()
+    adapter(images(4))
+    assert numbers(tmp_path) == []
+    with pytest.raises(NotSaved, match="this autosave was closed"):
+        autosave.save(adapter)
+
+
+def test_the_folder_is_free_when_the_adapter_is_gone(model: nn.Module, images: Images, tmp_path: Path) -> None:
+    adapter = resitta.adapt(model, "resitta", guard=True)
+    adapter.watch(Autosave(tmp_path, updates=1))
+    adapter(images(70))
+    circle: list[Any] = [adapter]
+    circle.append(circle)  # as a notebook or a debugger may hold it: only the collector can tell that it is garbage
+    del adapter, circle
+    Autosave(tmp_path, updates=1).close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_does_not_save_and_does_not_hold_the_folder(model: nn.Module, images: Images, tmp_path: Path) -> None:
+    adapter, autosave = resitta.adapt(model, "tent"), Autosave(tmp_path, updates=1)
+    adapter.watch(autosave)
+    to_child, to_parent = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        adapter(images(4))
+        os.write(to_parent[1], b"." if not saved(tmp_path) else b"!")
+        os.read(to_child[0], 1)
+        os._exit(0)
+    try:
+        assert os.read(to_parent[0], 1) == b".", "the fork has saved"
+        with pytest.raises(BadSetting, match="keeps its state in"):
+            Autosave(tmp_path, updates=1)
+        adapter(images(4))
+        assert numbers(tmp_path) == [1]
+        autosave.close()
+        Autosave(tmp_path, updates=1).close()
+    finally:
+        os.write(to_child[1], b".")
+        os.waitpid(child, 0)

@@ -29,4 +29,18 @@ def test_killed_processes_go_on_where_they_stopped(kills: ModuleType) -> None:
     assert summary.kills == 8
     assert summary.recovered + summary.before_the_first_save == 8
     assert summary.files_unreadable == summary.predictions_different == 0
-    assert summary.predictions_compared > 8
+    assert summary.predictions_with_a_guard > 8
+    assert summary.found_by_guards > 50
+
+
+def test_the_guarded_streams_have_everything_that_can_go_wrong(kills: ModuleType) -> None:
+    for stream, (_, settings) in enumerate(kills.STREAMS):
+        if "guard" not in settings:
+            continue
+        adapter = kills.new_adapter(kills.tiny_network(), stream)
+        for position in range(kills.BATCHES):
+            assert kills.position_of(adapter, stream) in (position, position - 1)  # a batch of NaN leaves no trace
+            adapter(kills.images(stream, position))
+        unknown = adapter.guard.counts["unknown"]
+        assert adapter.guard.counts.total() > unknown + 5, "something was rolled back"
+        assert unknown > 80

@@ -131,3 +131,65 @@ def test_another_number_of_classes_is_noticed_by_load_state_dict(model: nn.Modul
     other(images(70))
     with pytest.raises(BadState, match="other names or shapes, or other classes"):
         adapter.load_state_dict(other.state_dict())
+
+
+def brighter(images: Tensor) -> Tensor:
+    return images * 1.1
+
+
+@pytest.mark.parametrize("views", [(None, brighter), (brighter, None)])
+def test_a_state_with_other_functions_is_refused(
+    model: nn.Module, images: Images, identical: Same, tmp_path: Path, views: tuple[Any, Any]
+) -> None:
+    adapter, other = (resitta.adapt(model, strong_view=view) for view in views)
+    adapter(images(70))
+    adapter.save(tmp_path / "x")
+    before = other.state_dict()
+    names = ["None" if view is None else "a function" for view in views]
+    message = rf"saved with strong_view {names[0]}, this adapter has {names[1]}; use resitta.load\(model, path\)"
+    with pytest.raises(BadState, match=message):
+        other.restore(tmp_path / "x")
+    assert identical(before, other.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "message"),
+    [
+        ({"seed": 3}, {}, "saved with seed 3, this adapter keeps its own: 0"),
+        ({"precision": "bf16"}, {}, "saved with precision 'bf16', this adapter keeps its own: 'exact'"),
+        ({}, {"non_finite": "skip"}, "saved with non_finite 'raise', this adapter keeps its own: 'skip'"),
+        (
+            {"guard": resitta.Guard(window=9)},
+            {"guard": resitta.Guard(action="warn")},
+            "saved with guard action='rollback', window=9, this adapter keeps its own: action='warn', window=1000",
+        ),
+    ],
+)
+def test_options_that_differ_are_told(
+    model: nn.Module,
+    images: Images,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    theirs: dict[str, Any],
+    ours: dict[str, Any],
+    message: str,
+) -> None:
+    adapter, other = resitta.adapt(model, **theirs), resitta.adapt(model, **ours)
+    adapter(images(70))
+    adapter.save(tmp_path / "x")
+    other.restore(tmp_path / "x")
+    assert other.samples == 70
+    assert [message in record.getMessage() for record in caplog.records] == [True]
+    again = resitta.load(model, tmp_path / "x")
+    for name in theirs:
+        assert getattr(again.options, name) == getattr(adapter.options, name)
+
+
+def test_equal_options_are_not_worth_a_word(
+    model: nn.Module, images: Images, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    adapter = resitta.adapt(model, seed=2, guard=True)
+    adapter.save(tmp_path / "x")
+    adapter.restore(tmp_path / "x")
+    assert caplog.records == []

@@ -55,3 +55,14 @@ def test_tensors_are_copied_even_where_they_share_memory() -> None:
 def test_what_a_file_cannot_hold_is_named(value: Any) -> None:
     with pytest.raises(BadState, match=rf"^/mine/x is a .*{type(value).__name__}, which a state file cannot hold"):
         take_apart({"mine": {"x": value}}, {})
+
+
+def test_equal_tensors_are_kept_once_and_come_back_apart() -> None:
+    parts: dict[str, Tensor] = {}
+    tree = take_apart(
+        {"a": torch.zeros(3), "b": torch.zeros(3), "c": torch.zeros(3).double(), "d": -torch.zeros(3)}, parts
+    )
+    assert sorted(parts) == ["a", "c", "d"], "another type and another sign are not equal"
+    again = put_together(tree, parts)
+    again["a"].fill_(1)
+    assert again["b"].tolist() == [0, 0, 0]

@@ -11,9 +11,19 @@
 `TensorBoard(folder)` and `Prometheus()` are ready-made callbacks; each needs the extra of its name.
 """
 
-from resitta.events.event import Callback, Event, GuardFired, Restarted, Updated
+from resitta.events.event import Callback, Event, GuardEnded, GuardFired, Restarted, Updated
 from resitta.events.listener import Listener
 from resitta.events.prometheus import Prometheus
 from resitta.events.tensorboard import TensorBoard
 
-__all__ = ["Callback", "Event", "GuardFired", "Listener", "Prometheus", "Restarted", "TensorBoard", "Updated"]
+__all__ = [
+    "Callback",
+    "Event",
+    "GuardEnded",
+    "GuardFired",
+    "Listener",
+    "Prometheus",
+    "Restarted",
+    "TensorBoard",
+    "Updated",
+]

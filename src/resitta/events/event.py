@@ -27,6 +27,8 @@ class Updated:
 class GuardFired:
     """A guard has found something and acted: `value` is what it measured, `bound` what it allows.
 
+    It comes when a reason begins, and not again before a `GuardEnded` of the same reason.
+
     >>> GuardFired(samples=64, reason="entropy", value=0.97, bound=0.9, action="rollback").reason
     'entropy'
     """
@@ -36,6 +38,22 @@ class GuardFired:
     value: float
     bound: float
     action: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardEnded:
+    """What a guard had found is over: `found` tells how often (samples for "unknown", steps for other reasons).
+
+    It was found over `lasted` samples; a window of samples without it has followed.
+
+    >>> GuardEnded(samples=3000, reason="unknown", found=706, lasted=1500).found
+    706
+    """
+
+    samples: int
+    reason: str
+    found: int
+    lasted: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,5 +67,5 @@ class Restarted:
     samples: int
 
 
-Event = Updated | GuardFired | Restarted
+Event = Updated | GuardFired | GuardEnded | Restarted
 Callback = Callable[[Event], None]

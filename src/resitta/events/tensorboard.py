@@ -4,7 +4,7 @@ from os import PathLike
 from typing import Any
 
 from resitta.errors import require
-from resitta.events.event import Event, GuardFired, Updated
+from resitta.events.event import Event, GuardEnded, GuardFired, Updated
 
 
 class TensorBoard:
@@ -27,6 +27,10 @@ class TensorBoard:
         if isinstance(event, GuardFired):
             self.writer.add_scalar(f"resitta/guard/{event.reason}", event.value, event.samples)
             self.writer.add_text("resitta/guard", f"{event.reason} {event.value:.4g}: {event.action}", event.samples)
+
+        if isinstance(event, GuardEnded):
+            text = f"{event.reason} has ended: found {event.found} times in {event.lasted} samples"
+            self.writer.add_text("resitta/guard", text, event.samples)
 
     def close(self) -> None:
         """Write what is still waiting."""

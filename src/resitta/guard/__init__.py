@@ -9,7 +9,7 @@
 (64, 0)
 """
 
-from resitta.guard.sentry import Sentry, sentry_for
+from resitta.guard.sentry import Sentry, load_guard, sentry_for
 from resitta.guard.settings import Action, Guard
 
-__all__ = ["Action", "Guard", "Sentry", "sentry_for"]
+__all__ = ["Action", "Guard", "Sentry", "load_guard", "sentry_for"]

@@ -2,18 +2,22 @@
 
 import logging
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from resitta.errors import BadSetting, Collapsed
-from resitta.events.event import GuardFired, Restarted
+from resitta.events.event import GuardEnded, GuardFired, Restarted
 from resitta.guard.case import Case
+from resitta.guard.episodes import Episodes
+from resitta.guard.opinion import Opinion
 from resitta.guard.settings import Guard
 from resitta.guard.signs import Signs
+from resitta.guard.snapshot import Snapshot
+from resitta.method import Learner
 from resitta.watch import Watcher
 
 if TYPE_CHECKING:
@@ -21,8 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Reason = Literal["unknown", "non-finite", "entropy", "drift", "diversity"]
-MOSTLY = 0.5
-"""The share of a batch on which the source must disagree before few predicted classes count as a collapse."""
 
 
 class Sentry(Watcher):
@@ -31,86 +33,136 @@ class Sentry(Watcher):
     An update is taken back by returning to the state after the one before it: the weights, the statistics, the
     optimizer, the memory and the random generator are what they were; the count of samples goes on.
 
-    `counts` tells how often each reason was found: samples for "unknown", steps for the others. An event and a line
-    in the log come when a reason begins, not again while it lasts.
+    `counts` tells how often each reason was found: samples for "unknown", steps for the others. It belongs to the
+    adapter's state, as its count of samples does; `totals` counts in this process, whatever is loaded or reset. An
+    event and a line in the log come when a reason begins, and again when it has ended: when a whole `window` of
+    samples has come without it.
     """
+
+    copied: ClassVar[bool] = True
 
     def __init__(self, guard: Guard) -> None:
         self.guard = guard
-        self.counts: Counter[str] = Counter()
-        self._lasting: set[str] = set()
+        self.totals: Counter[str] = Counter()
+        self._episodes = Episodes(guard.window)
+        self._learner: weakref.ref[Learner] | None = None
         self._case: Case | None = None
+        self._origin: Snapshot | None = None
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each reason was found since the adapter began, or was reset."""
+        return self._episodes.counts
 
     def notice(self, adapter: "Adapter", event: object) -> None:
-        """Open a new case for an adapter that was reset or has loaded another state."""
-        if isinstance(event, Restarted):
-            self._case = None
+        """Begin anew with an adapter that begins anew; one that has loaded a state keeps its learner."""
+        if isinstance(event, Restarted) and (self._learner is None or self._learner() is not adapter.learner):
+            self._learner = weakref.ref(adapter.learner)
+            self._episodes = Episodes(self.guard.window)
+            self._case = Case(adapter, self.guard)
+            self._origin = self._case.history.healthy
 
     def before_step(self, adapter: "Adapter", images: Tensor) -> None:
         """Make sure that there is a state to go back to."""
-        if self._case is None:
-            self._case = Case(adapter, self.guard)
+        if self._case is None:  # a state was loaded without its guard: only the source is known to be healthy
+            self._case = Case(adapter, self.guard, healthy=self._origin)
         self._case.open(adapter)
 
     def after_step(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
         """Look at the signs; take the step back, or keep what it has made of the adapter."""
-        case = self._case
+        case, episodes = self._case, self._episodes
         assert case is not None  # before_step came first
         now = case.snapshot(adapter)
         signs = case.signs(logits, now)
-        alarms = list(self._alarms(adapter, images, logits, signs))
+        self._ask_the_source(adapter, case, images, logits, signs)
+        alarms = list(self._alarms(adapter, case, signs))
         if not math.isfinite(signs.largest):
             case.history.undo(adapter)
         elif alarms and self.guard.action == "rollback":
             case.history.roll_back(adapter)
         elif alarms and self.guard.action == "reset":
             adapter.reset()
+            self._episodes = episodes  # who asks why it was reset finds the reason
         elif now is not None:
             case.history.keep(now)
-        self._report(adapter, alarms, signs)
+        self._report(adapter, alarms, signs, len(images))
 
-    def _alarms(self, adapter: "Adapter", images: Tensor, logits: Tensor, signs: Signs) -> Iterator[GuardFired]:
+    def _ask_the_source(self, adapter: "Adapter", case: Case, images: Tensor, logits: Tensor, signs: Signs) -> None:
+        """Compare with the source as long as the signs alone say collapse; it costs a forward pass."""
+        if adapter.learner.updates and case.suspects(signs):
+            case.opinion.ask(adapter, images, logits, case.known(logits))
+        elif case.opinion.weight:
+            case.opinion = Opinion()
+
+    def _alarms(self, adapter: "Adapter", case: Case, signs: Signs) -> Iterator[GuardFired]:
         """Compare the signs with their bounds; what has never learned cannot have collapsed."""
         guard, action = self.guard, self.guard.action
         if not math.isfinite(signs.largest):
             yield fired(adapter, "non-finite", signs.largest, math.inf, "rollback")
         elif adapter.learner.updates:
-            if signs.entropy > guard.max_entropy:
+            uncertain, monotonous = case.has_collapsed(signs)
+            if uncertain:
                 yield fired(adapter, "entropy", signs.entropy, guard.max_entropy, action)
             if signs.drift > guard.max_drift:
                 yield fired(adapter, "drift", signs.drift, guard.max_drift, action)
-            if signs.diversity < guard.min_diversity and disagrees(adapter, images, logits):
+            if monotonous:
                 yield fired(adapter, "diversity", signs.diversity, guard.min_diversity, action)
 
-    def _report(self, adapter: "Adapter", alarms: list[GuardFired], signs: Signs) -> None:
-        """Count, and tell what was not there in the step before."""
-        self.counts.update(alarm.reason for alarm in alarms)
-        self.counts["unknown"] += signs.unknown
+    def _report(self, adapter: "Adapter", alarms: list[GuardFired], signs: Signs, samples: int) -> None:
+        """Count, and tell what begins and what has ended."""
+        found = {alarm.reason: 1 for alarm in alarms}
         if signs.unknown:
             alarms = [*alarms, fired(adapter, "unknown", signs.unknown, 0, "skip")]
+            found["unknown"] = signs.unknown
+        self.totals.update(found)
+        begin = self._episodes.add(samples, found)
         for alarm in alarms:
-            if alarm.reason not in self._lasting:
+            if alarm.reason in begin:
                 level = logging.INFO if alarm.action == "skip" else logging.WARNING
                 text = "after %d samples: %s is %.4g, allowed is %.4g; %s"
                 logger.log(level, text, alarm.samples, alarm.reason, alarm.value, alarm.bound, alarm.action)
                 adapter.emit(alarm)
-        self._lasting = {alarm.reason for alarm in alarms}
+        self._report_ends(adapter)
         for alarm in alarms:
             if alarm.action == "raise":
                 advice = "reset() the adapter, or guard it with action='rollback'"
                 raise Collapsed(f"{alarm.reason} is {alarm.value:.4g}, allowed is {alarm.bound:.4g}; {advice}")
 
+    def _report_ends(self, adapter: "Adapter") -> None:
+        for reason, episode in self._episodes.ended().items():
+            text = "after %d samples: %s has ended; found %d times in %d samples"
+            logger.info(text, adapter.samples, reason, episode.found, episode.lasted)
+            ended = GuardEnded(samples=adapter.samples, reason=reason, found=episode.found, lasted=episode.lasted)
+            adapter.emit(ended)
+
+    # For `state_dict`, and for copies.
+
+    def state(self) -> dict[str, Any]:
+        """Return everything the guard goes on from."""
+        return {"episodes": self._episodes.state(), "case": None if self._case is None else self._case.state()}
+
+    def load(self, adapter: "Adapter", state: dict[str, Any] | None) -> None:
+        """Go on from a `state`; None is that of an adapter without a guard, whose health nobody has watched."""
+        window, case = self.guard.window, None if state is None else state["case"]
+        self._episodes = Episodes(window) if state is None else Episodes.of(state["episodes"], window)
+        self._case = None if case is None else Case(adapter, self.guard, state=case)
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """The states that the guard might go back to."""
+        return [] if self._case is None else self._case.history.snapshots
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings: all else is in the state of the adapter that the guard is copied with."""
+        return {"guard": self.guard}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["guard"])  # type: ignore[misc]
+
 
 def fired(adapter: "Adapter", reason: Reason, value: float, bound: float, action: str) -> GuardFired:
     """An event at the adapter's present sample."""
     return GuardFired(samples=adapter.samples, reason=reason, value=value, bound=bound, action=action)
-
-
-def disagrees(adapter: "Adapter", images: Tensor, logits: Tensor) -> bool:
-    """Whether the source model gives most images of a batch another label than the adapter does."""
-    with torch.no_grad():
-        other = adapter.source(images).argmax(dim=1) != logits.argmax(dim=1)
-    return bool(other.float().mean() > MOSTLY)
 
 
 def sentry_for(guard: Guard | bool) -> Sentry | None:
@@ -120,3 +172,14 @@ def sentry_for(guard: Guard | bool) -> Sentry | None:
     if not isinstance(guard, Guard):
         raise BadSetting(f"guard must be True, False or a resitta.guard.Guard, found {guard!r}")
     return Sentry(guard)
+
+
+def load_guard(adapter: "Adapter", state: dict[str, Any] | None) -> None:
+    """Give a guard's state to the adapter's guard; say so where only one of the two is there."""
+    if adapter.guard is not None:
+        if state is None:
+            begins = "the guard begins anew, and goes back to the source until three windows have passed"
+            logger.warning("the state was saved without a guard: %s", begins)
+        adapter.guard.load(adapter, state)
+    elif state is not None:
+        logger.warning("the state was saved with a guard, this adapter has none: what that one knew is left out")

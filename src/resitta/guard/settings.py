@@ -22,7 +22,8 @@ class Guard:
 
     - `min_diversity`: the effective number of predicted classes, exp H(mean one-hot label), from 1 to C; fires only
       where the source model disagrees, since a stream may well show one class for long.
-    - `max_entropy`: the mean entropy of the predictions, as a share of log C.
+    - `max_entropy`: the mean entropy of the predictions, as a share of log C; fires only where the source model is
+      more certain than that of the same images.
     - `max_drift`: the distance of the statistics from the source's in units of the source's spread, mean over layers
       of ‖(μ_t-μ_s, σ_t-σ_s)‖ / ‖σ_s‖.
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers
 from resitta.components.entropy import entropy
 from resitta.components.network import Network
+from resitta.errors import BadState
 from resitta.method import Learner
 
 Statistics = list[tuple[AdaptiveBN, BatchNorm]]
@@ -54,6 +56,22 @@ class Window:
         """The effective number of classes, exp H(usage)."""
         log_usage = self.usage.log().clamp(min=torch.finfo(self.usage.dtype).min)
         return (-(self.usage * log_usage).sum()).exp()
+
+    def state(self) -> dict[str, Any]:
+        """Return it for `state_dict`; what follows sets new tensors and writes into none."""
+        return {"usage": self.usage, "entropy": self.entropy}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Self:
+        """Undo `state`."""
+        usage, uncertainty = state["usage"], state["entropy"]
+        if usage.ndim != 1 or not len(usage) or uncertainty.ndim:
+            raise BadState(f"a guard's window has the shapes {tuple(usage.shape)} and {tuple(uncertainty.shape)}")
+        if not (usage >= 0).all() or not usage.isfinite().all() or not 0 <= uncertainty < torch.inf:
+            raise BadState("a guard's window holds shares that are negative or not finite")
+        window = cls(len(usage))
+        window.usage, window.entropy = usage.clone(), uncertainty.clone()
+        return window
 
 
 def statistics(learner: Learner, source: Network) -> Statistics:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -37,6 +37,19 @@ class Snapshot:
         """Make the adapter what it was; the snapshot can be used again."""
         adapter.learner.load_state_dict(self._state)
         adapter.generator.set_state(self._generator)
+
+    def state(self) -> dict[str, Any]:
+        """All of it as nested dicts, for `state_dict`; nobody may write into its tensors."""
+        return {"learner": self._state, "generator": self._generator, "samples": self.samples}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Self:
+        """Undo `state`."""
+        snapshot = cls.__new__(cls)
+        snapshot._state, snapshot._generator = dict(state["learner"]), state["generator"].cpu()
+        snapshot._tensors = list(tensors_in(snapshot._state))
+        snapshot.samples = int(state["samples"])
+        return snapshot
 
     def largest(self, device: torch.device) -> Tensor:
         """The largest magnitude among the floats on a device; NaN or Inf if any of them is not finite."""
@@ -79,12 +92,19 @@ def copies(tensors: list[Tensor]) -> list[Tensor]:
 class History:
     """The states an adapter can go back to: the one after its last update, and the last one known to be healthy.
 
-    A state is known to be healthy when updates have been kept for `trust_after` further samples.
+    A state is known to be healthy when updates have been kept for `trust_after` further samples. Where the adapter
+    begins with a state of which nothing is known, `healthy` is another one to go back to.
     """
 
-    def __init__(self, adapter: "Adapter", trust_after: int) -> None:
+    def __init__(self, adapter: "Adapter", trust_after: int, healthy: Snapshot | None = None) -> None:
         self.trust_after = trust_after
-        self._last = self._candidate = self._healthy = Snapshot(adapter)
+        self._last = self._candidate = Snapshot(adapter)
+        self._healthy = healthy or self._last
+
+    @property
+    def healthy(self) -> Snapshot:
+        """What a collapse goes back to."""
+        return self._healthy
 
     def keep(self, now: Snapshot) -> None:
         """Remember the state after an update that no guard objected to."""
@@ -100,3 +120,23 @@ class History:
         """Go back to the last healthy state."""
         self._healthy.restore(adapter)
         self._last = self._candidate = self._healthy
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """The different ones among the last, the candidate and the healthy one."""
+        return list(dict.fromkeys((self._last, self._candidate, self._healthy)))
+
+    def state(self) -> dict[str, Any]:
+        """All snapshots for `state_dict`, each once, and which of them plays which part."""
+        different = self.snapshots
+        parts = [different.index(snapshot) for snapshot in (self._last, self._candidate, self._healthy)]
+        return {"snapshots": [snapshot.state() for snapshot in different], "parts": parts}
+
+    @classmethod
+    def of(cls, state: dict[str, Any], trust_after: int) -> Self:
+        """Undo `state`."""
+        history = cls.__new__(cls)
+        history.trust_after = trust_after
+        different = [Snapshot.of(snapshot) for snapshot in state["snapshots"]]
+        history._last, history._candidate, history._healthy = (different[part] for part in state["parts"])
+        return history

@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resitta.events import GuardFired
+from resitta.events import GuardEnded, GuardFired
 from resitta.watch import Watcher
 
 if TYPE_CHECKING:
@@ -40,9 +40,12 @@ class Events(Watcher):
         self._events.append(Event(time.time(), kind, text))
 
     def notice(self, adapter: "Adapter", event: object) -> None:
-        """Note that a guard of the adapter has fired."""
+        """Note that a guard of the adapter has fired, and that its reason has ended."""
         if isinstance(event, GuardFired):
             self.add("guard", _sentence(event))
+        if isinstance(event, GuardEnded):
+            found = f"{event.found} {'images' if event.reason == 'unknown' else 'steps'} in {event.lasted} samples"
+            self.add("guard", f"{event.reason} has ended: {found}")
 
     def newest(self) -> list[Event]:
         """The events, the newest first."""

@@ -218,4 +218,4 @@ class Writer:
 
 def guard_counts(adapter: Adapter) -> dict[str, int]:
     """How often each reason was found by a guard: images for "unknown", steps for the others."""
-    return {} if adapter.guard is None else {reason: adapter.guard.counts[reason] for reason in get_args(Reason)}
+    return {} if adapter.guard is None else {reason: adapter.guard.totals[reason] for reason in get_args(Reason)}

@@ -19,6 +19,7 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
     b'content'
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    kept = "What was saved there before is untouched"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("xb") as file:
@@ -26,9 +27,10 @@ def write_atomically(path: Path, data: bytes | bytearray) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        kept = "The new file is in place all the same, but may not survive a power failure"
         _sync_folder(path.parent)
     except OSError as error:
-        raise NotSaved(_explain(error, path, len(data))) from error
+        raise NotSaved(_explain(error, path, len(data), kept)) from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -44,9 +46,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _explain(error: OSError, path: Path, size: int) -> str:
+def _explain(error: OSError, path: Path, size: int, kept: str) -> str:
     remedy = "check the path and its permissions"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         remedy = f"it takes {size:,} bytes; make room on the disk"
-    kept = "What was saved there before is untouched"
     return f"{path} could not be written ({error.strerror}): {remedy}. {kept}."

@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter
-from resitta.errors import BadSetting, BadState
+from resitta.errors import BadSetting, BadState, NotSaved
+from resitta.state.claim import Claim
 from resitta.state.loading import load
 from resitta.state.store import StatePath, read_document
 from resitta.watch import Watcher
@@ -24,8 +25,11 @@ class Autosave(Watcher):
     A save that fails, say because the disk is full, is logged and tried again when the next one is due: the stream
     goes on, and the older files stay. Attach it after the guards, so that it sees what they have made of a step.
 
+    A folder has one writer: it is locked until `close`, until the adapter is gone, or until the process ends. A copy
+    of the adapter, also one that a fork makes, does not save; watch it with an `Autosave` of its own folder.
+
     Args:
-        folder: where the files go; one folder per adapter.
+        folder: where the files go; one folder per adapter, held by nobody else.
         updates: save after this many further updates.
         seconds: save after this much time.
         keep: how many files to keep, the newest ones.
@@ -51,6 +55,7 @@ class Autosave(Watcher):
             if value is not None and not (isinstance(value, int | float) and value >= least):
                 raise BadSetting(f"{name} must be a number of at least {least}, found {value!r}")
         self.folder, self.updates, self.seconds, self.keep = Path(folder), updates, seconds, keep
+        self.claim = Claim(self.folder)
         self.saved_updates: int | None = None
         self.saved_time = time.monotonic()
         self.failures = 0
@@ -62,6 +67,8 @@ class Autosave(Watcher):
 
     def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
         """Save if it is time to."""
+        if not self.claim.held:
+            return
         further = abs(adapter.learner.updates - (self.saved_updates or 0))  # after a reset there are fewer
         by_updates = self.updates is not None and further >= self.updates
         by_time = self.seconds is not None and time.monotonic() - self.saved_time >= self.seconds
@@ -70,6 +77,9 @@ class Autosave(Watcher):
 
     def save(self, adapter: Adapter) -> None:
         """Save now, and remove what is beyond `keep`."""
+        if not self.claim.held:
+            reason = "this autosave was closed, or belongs to the process that this one was forked from"
+            raise NotSaved(f"nothing is written to {self.folder}: {reason}; make another one")
         self.saved_updates, self.saved_time = adapter.learner.updates, time.monotonic()
         try:
             adapter.save(self._next())
@@ -77,6 +87,10 @@ class Autosave(Watcher):
         except OSError as error:
             self.failures += 1
             logger.error("autosave failed, the stream goes on: %s", error)
+
+    def close(self) -> None:
+        """Save no more, and let another writer have the folder."""
+        self.claim.release()
 
     def _next(self) -> Path:
         numbers = [int(path.stem.removeprefix("state-")) for path in saved(self.folder)]

@@ -1,6 +1,7 @@
 """What a state file says beside the state itself: the method with its settings, the options, the source model."""
 
 import dataclasses
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +13,14 @@ from resitta.state.sealed import read, seal
 if TYPE_CHECKING:
     from resitta.adapter import Adapter
 
+logger = logging.getLogger(__name__)
 FORMAT = 1
 ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, "model": dict, "state": dict}
 StatePath = str | os.PathLike[str]
 OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
 """The options that are saved as they are."""
+KEPT = ("seed", "precision", "non_finite", "guard")
+"""The options that an adapter keeps when it goes on from a file of another."""
 
 
 def save(adapter: "Adapter", path: StatePath) -> None:
@@ -25,15 +29,22 @@ def save(adapter: "Adapter", path: StatePath) -> None:
 
 
 def restore(adapter: "Adapter", path: StatePath) -> None:
-    """Continue from a file. One that does not fit leaves the adapter as it was."""
+    """Continue from a file. One that does not fit leaves the adapter as it was.
+
+    Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
+    (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
+    that differ.
+    """
     document = read_document(path)
     check_model(adapter, document, path)
-    saved, own = _nature(document), _nature(describe(adapter))
+    described = describe(adapter)
+    saved, own = _nature(document), _nature(described)
     for name in own:
         if saved.get(name) != own[name]:
             found = f"saved with {name} {saved.get(name)}, this adapter has {own[name]}"
             raise BadState(f"{path} was {found}; use resitta.load(model, path)")
     adapter.load_state_dict(document["state"])
+    _tell_differences(document, described, path)
 
 
 def describe(adapter: "Adapter") -> dict[str, Any]:
@@ -77,9 +88,30 @@ def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -
 
 def _nature(document: dict[str, Any]) -> dict[str, str]:
     """What two adapters must have in common to continue each other's state, in words."""
-    shared = {**document["settings"], "functions": document["functions"]}
     options = {name: document["options"].get(name) for name in ("output", "normalized")}
-    return {name: repr(value) for name, value in {"method": document["method"], **shared, **options}.items()}
+    shared = {"method": document["method"], **document["settings"], **options}
+    return {name: repr(value) for name, value in shared.items()} | dict.fromkeys(document["functions"], "a function")
+
+
+def _tell_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
+    """Warn of options that do not belong to the state: the adapter keeps its own, and so may go on differently."""
+    saved, ours = ({**found["options"], "guard": found["guard"]} for found in (document, own))
+    for name in KEPT:
+        theirs = saved.get(name)
+        if theirs != ours[name] and (name != "guard" or (theirs and ours[name])):  # that there is none is told below
+            text = "%s was saved with %s %s, this adapter keeps its own: %s"
+            logger.warning(text, path, name, *map(_in_short, (theirs, ours[name]), (ours[name], theirs)))
+
+
+def _in_short(value: Any, other: Any) -> str:
+    """A value, of several only those that differ from another's.
+
+    >>> _in_short({"window": 9, "action": "warn"}, {"window": 8, "action": "warn"})
+    'window=9'
+    """
+    if not isinstance(value, dict) or not isinstance(other, dict):
+        return repr(value)
+    return ", ".join(f"{name}={value[name]!r}" for name in value if value[name] != other.get(name))
 
 
 def _without_functions(values: dict[str, Any]) -> dict[str, Any]:

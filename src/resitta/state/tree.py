@@ -9,26 +9,32 @@
 {'step': 3, 'betas': (0.9, 0.999), 'moments': {0: tensor([1., 1.])}}
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from resitta.errors import BadState
 
 
-def take_apart(value: Any, tensors: dict[str, Tensor], place: str = "") -> Any:
-    """Return a JSON value; copies of the tensors go into `tensors`, named after their places."""
+def take_apart(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Return a JSON value; copies of the tensors go into `tensors`, named after their places, equal ones once."""
+    return _take_apart(value, tensors, {}, "")
+
+
+def _take_apart(value: Any, tensors: dict[str, Tensor], known: dict[Any, str], place: str) -> Any:
     match value:
         case Tensor():
-            return {"$tensor": _keep(value, tensors, place)}
+            return {"$tensor": _keep(value, tensors, known, place)}
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            items = [take_apart(item, tensors, f"{place}/{index}") for index, item in enumerate(value)]
+            items = [_take_apart(item, tensors, known, f"{place}/{index}") for index, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         case Mapping() if all(isinstance(key, str | int) for key in value):
-            items = [[key, take_apart(item, tensors, f"{place}/{key}")] for key, item in value.items()]
+            items = [[key, _take_apart(item, tensors, known, f"{place}/{key}")] for key, item in value.items()]
             plain = all(isinstance(key, str) and not key.startswith("$") for key in value)
             return dict(items) if plain else {"$dict": items}
         case _:
@@ -38,26 +44,36 @@ def take_apart(value: Any, tensors: dict[str, Tensor], place: str = "") -> Any:
 
 
 def put_together(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo `take_apart`."""
+    """Undo `take_apart`. No two places share a tensor."""
+    return _put_together(tree, tensors, set())
+
+
+def _put_together(tree: Any, tensors: Mapping[str, Tensor], used: set[str]) -> Any:
     match tree:
         case {"$tensor": name}:
-            return tensors[name]
+            first = name not in used
+            used.add(name)
+            return tensors[name] if first else tensors[name].clone()
         case {"$tuple": items}:
-            return tuple(put_together(item, tensors) for item in items)
+            return tuple(_put_together(item, tensors, used) for item in items)
         case {"$dict": items}:
-            return {key: put_together(item, tensors) for key, item in items}
+            return {key: _put_together(item, tensors, used) for key, item in items}
         case dict():
-            return {key: put_together(item, tensors) for key, item in tree.items()}
+            return {key: _put_together(item, tensors, used) for key, item in tree.items()}
         case list():
-            return [put_together(item, tensors) for item in tree]
+            return [_put_together(item, tensors, used) for item in tree]
         case _:
             return tree
 
 
-def _keep(tensor: Tensor, tensors: dict[str, Tensor], place: str) -> str:
-    """Store a tensor of its own memory under a name that is not taken."""
-    name = place.lstrip("/")
-    while name in tensors:  # keys that contain a slash
-        name += "'"
-    tensors[name] = tensor.detach().to("cpu", copy=True).contiguous()
-    return name
+def _keep(tensor: Tensor, tensors: dict[str, Tensor], known: dict[Any, str], place: str) -> str:
+    """Store a tensor of its own memory under a name that is not taken; one that is there already, not again."""
+    copied = tensor.detach().to("cpu", copy=True).contiguous()
+    content = hashlib.sha256(copied.flatten().view(torch.uint8).numpy().data).digest()
+    key = copied.dtype, copied.shape, content
+    if key not in known:
+        name = place.lstrip("/")
+        while name in tensors:  # keys that contain a slash
+            name += "'"
+        known[key], tensors[name] = name, copied
+    return known[key]

@@ -1,5 +1,6 @@
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,64 @@ def test_the_stand_ins_cannot_be_changed_from_within(tmp_path: Path) -> None:
 def test_damaged_files(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(BadData, match=r"test_batch is not a CIFAR batch .* download it again"):
         read_batch(batch_file(tmp_path, content))
+
+
+def bomb(levels: int = 60) -> bytes:
+    """A tuple of itself twice, and again and again: small, but whoever looks at all of it never ends."""
+    return b"\x80\x02)q\x00" + b"".join(
+        b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(levels)
+    )
+
+
+HOSTILE = {
+    "a key that takes for ever to hash": bomb() + b"}h\x3cK\x00s.",
+    "a name that takes for ever to print": bomb() + b"h\x3c\x93.",
+    "labels that take for ever": b"\x80\x02}(U\x06labels" + bomb()[2:] + b"U\x04dataNu.",
+    "nested lists": b"\x80\x02" + b"](" * 500_000 + b".",
+    "nested tuples": b"\x80\x02)" + b"\x85" * 900_000 + b".",
+    "too many instructions": b"\x80\x02]" + b"(K\x01e" * 20_000 + b".",
+    "a place far away in memory": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "a string longer than the file": b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"x.",
+    "a number of many digits": b"I" + b"9" * 5_000_000 + b"\n.",
+    "a long of many bytes": b"\x80\x02\x8b\x00\x00\x00\x40" + b"\xff" * 100 + b".",
+    "a frame longer than memory": b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"N.",
+    "an extension": b"\x80\x02\x82\x01.",
+    "a persistent object": b"\x80\x02Pfile\n.",
+    "an object made without a call": b"\x80\x02cnumpy\nndarray\n)\x81.",
+    "the stack is empty": b"\x80\x02e.",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_files_end_soon_and_take_little(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resitta.streams.datasets.pickles.MOST_STEPS", 50_000)
+    path = batch_file(tmp_path, content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadData, match=r"test_batch is not a CIFAR batch .* download it again"):
+            read_batch(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**28
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_beyond_any_batch_is_not_read(tmp_path: Path) -> None:
+    path = batch_file(tmp_path, b"")
+    with path.open("r+b") as file:
+        file.truncate(2**30)  # of holes: it takes no room on the disk
+    with pytest.raises(BadData, match="it has 1,073,741,824 bytes, at most 536,870,912 are read"):
+        read_batch(path)
+
+
+def test_ten_thousand_images_take_no_time(tmp_path: Path) -> None:
+    batch = {
+        "data": np.zeros((10_000, 3072), np.uint8),
+        "labels": [3] * 10_000,
+        "filenames": [f"{n}.png" for n in range(10_000)],
+    }
+    pixels, labels = read_batch(batch_file(tmp_path, pickle.dumps(batch, protocol=2 + 1)))
+    assert pixels.shape == (10_000, 3072)
+    assert len(labels) == 10_000

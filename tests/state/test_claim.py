@@ -1,17 +1,21 @@
 import errno
+import importlib
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from resitta.errors import BadSetting
-from resitta.serve import claim
-from resitta.serve.claim import Claim
+from resitta.state import claim
+from resitta.state.claim import Claim
 
 
 def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
     first = Claim(tmp_path / "deep" / "down")
-    with pytest.raises(BadSetting, match=f"another service keeps its state in {tmp_path}"):
+    with pytest.raises(
+        BadSetting, match=f"another Autosave or service of this process .* keeps its state in {tmp_path}"
+    ):
         Claim(tmp_path / "deep" / "down")
     Claim(tmp_path / "elsewhere").release()
     first.release()
@@ -38,3 +42,30 @@ def test_systems_without_locks_are_served_with_a_warning(
     monkeypatch.setattr(claim, "lock", unsupported)
     Claim(tmp_path).release()
     assert "No locks available" in caplog.text
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from resitta.state.claim import Claim
+claim = Claim(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(BadSetting, match=f"process {holder.pid} keeps its state in {tmp_path}; close or stop"):
+                Claim(tmp_path)
+        finally:
+            holder.kill()
+    Claim(tmp_path).release()
+
+
+def test_a_service_and_an_autosave_take_the_same_lock() -> None:
+    assert importlib.import_module("resitta.serve.claim").Claim is Claim

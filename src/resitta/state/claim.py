@@ -1,0 +1,116 @@
+"""One writer per folder of states: two would overwrite and remove each other's files."""
+
+import contextlib
+import gc
+import logging
+import os
+import weakref
+from pathlib import Path
+
+from resitta.errors import BadSetting
+
+logger = logging.getLogger(__name__)
+NAME = "writer.lock"
+
+
+class Claim:
+    """Keeps other writers out of a folder until it is released or gone, or until the process ends, however it ends.
+
+    Writers are services and `Autosave`s, of this process and of others. The file stays behind: who removed it could
+    remove the claim of another. Only its lock counts; the number of the process in it is for people.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> claim = Claim(folder)
+    >>> claim.held
+    True
+    >>> claim.release()
+    >>> Claim(folder).release()
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._process = folder, os.getpid()
+        self._file: int | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise BadSetting(f"no state can be kept in {folder} ({error.strerror}); choose another folder") from error
+        _claims.add(self)
+        try:
+            self._lock(self._file)
+        except BlockingIOError:
+            holder = self._holder(self._file)
+            self.let_go()
+            sentence = f"{holder} keeps its state in {folder}; close or stop that one, or choose another folder"
+            raise BadSetting(sentence) from None
+        except (ImportError, OSError) as error:
+            logger.warning("nothing keeps a second writer out of %s: there are no file locks here (%s)", folder, error)
+        self._sign(self._file)
+
+    def _lock(self, file: int) -> None:
+        try:
+            lock(file)
+        except BlockingIOError:
+            gc.collect()  # an adapter that nobody uses any more may still wait for this, and hold the folder
+            lock(file)
+
+    def _sign(self, file: int) -> None:
+        """Write down who holds the folder; on a full disk nobody gets to know."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, 0)
+            os.write(file, f"{self._process}\n".encode())
+
+    def _holder(self, file: int) -> str:
+        number = os.read(file, 20).decode(errors="replace").strip()
+        if number == str(self._process):
+            return f"another Autosave or service of this process ({number})"
+        return f"process {number}" if number.isdecimal() else "another process"
+
+    @property
+    def held(self) -> bool:
+        """Whether this process may write to the folder: not after a release, and not in a fork."""
+        return self._file is not None and self._process == os.getpid()
+
+    def release(self) -> None:
+        """Let others in; a fork only lets go."""
+        if self._file is not None and self.held:
+            unlock(self._file)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the file, which unlocks it when no other process has it open through this one."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def lock(file: int) -> None:
+    """Lock an open file, or raise BlockingIOError if it was opened and locked before, by whatever process."""
+    import fcntl  # noqa: PLC0415  (only where there is POSIX)
+
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def unlock(file: int) -> None:
+    """Unlock a file, also for processes that inherited it; where there are no locks there is nothing to do."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # noqa: PLC0415  (only where there is POSIX)
+
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+_claims: "weakref.WeakSet[Claim]" = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """Close what a fork has inherited: it would keep the folder locked after the end of its parent."""
+    for claim in list(_claims):
+        claim.let_go()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
