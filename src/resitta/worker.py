@@ -98,9 +98,12 @@ class Worker:
     def __enter__(self) -> Self:
         if not self._owns():
             self.settle()
-            with self._changed:
-                self._holds += 1  # the lock is not fair: the thread could take it again and again
-            self._learner.__enter__()
+            self._hold(1)  # the lock is not fair: the thread could take it again and again
+            try:
+                self._learner.__enter__()
+            except BaseException:  # of a signal's handler
+                self._hold(-1)
+                raise
             self._owner = threading.get_ident()
         self._depth += 1
         return self
@@ -113,8 +116,11 @@ class Worker:
             self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         self._owner = None
         self._learner.__exit__(None, None, None)
+        self._hold(-1)
+
+    def _hold(self, more: int) -> None:
         with self._changed:
-            self._holds -= 1
+            self._holds += more
             self._changed.notify_all()
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
