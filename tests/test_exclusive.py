@@ -17,8 +17,9 @@ from tests.tools import same
 from torch import Tensor, nn
 
 import resitta
+from resitta import exclusive as locks
 from resitta.components.views import identity
-from resitta.exclusive import exclusive, interrupts_wait, new_turn
+from resitta.exclusive import Rank, exclusive, interrupts_wait, new_turn
 
 
 def images(n: int, seed: int = 0) -> Tensor:
@@ -162,6 +163,98 @@ def test_a_fork_waits_for_the_step_of_another_thread(model: nn.Module) -> None:
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"whole"
     assert adapter(images(3)).shape == (3, 5), "the parent's lock is free too"
+
+
+def fork_and_wait() -> None:
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_fork_takes_all_locks_by_rank_and_then_by_age() -> None:
+    made = [new_turn(rank) for rank in (Rank.MOMENT, Rank.TURN, Rank.QUEUE, Rank.CALLS, Rank.TURN)]
+    locks._take_all()
+    taken = [made.index(turn) for turn in locks._fork.held if turn in made]
+    locks._give_all_back()
+    assert taken == [1, 4, 3, 2, 0]
+
+
+def test_a_fork_gives_way_to_who_takes_locks_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "PATIENCE", 0.2)
+    first, second = new_turn(Rank.TURN), new_turn(Rank.CALLS)
+    inside = threading.Event()
+
+    def against_the_order() -> None:
+        with second:
+            inside.set()
+            time.sleep(0.1)  # the fork has the first by now
+            with first:
+                pass
+
+    other = threading.Thread(target=against_the_order)
+    other.start()
+    assert inside.wait(10)
+    fork_and_wait()
+    other.join(30)
+    assert not other.is_alive()
+
+
+def test_a_lock_that_is_made_while_a_fork_waits_is_taken_too() -> None:
+    made: list[Any] = []
+
+    class Making:
+        def acquire(self, timeout: float) -> bool:
+            if not made:
+                made.append(new_turn())
+            return True
+
+        def release(self) -> None:
+            pass
+
+    making = Making()
+    locks._turns[Rank.QUEUE, -1] = making
+    locks._take_all()
+    taken = made[0] in locks._fork.held
+    locks._give_all_back()
+    assert taken
+    assert locks._turns.pop((Rank.QUEUE, -1)) is making
+
+
+def test_no_lock_is_made_while_a_process_is_copied() -> None:
+    locks._take_all()
+    making = threading.Thread(target=new_turn, daemon=True)
+    making.start()
+    making.join(0.2)
+    waits = making.is_alive()
+    locks._give_all_back()
+    making.join(30)
+    assert waits
+    assert not making.is_alive()
+
+
+def test_ctrl_c_while_a_fork_waits_comes_after_it() -> None:
+    turn, inside = new_turn(), threading.Event()
+
+    def busy() -> None:
+        with turn:
+            inside.set()
+            time.sleep(0.5)
+
+    other = threading.Thread(target=busy)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        other.start()
+        assert inside.wait(10)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            fork_and_wait()
+            time.sleep(20)
+        assert turn.acquire(timeout=30), "nobody has it"  # type: ignore[attr-defined]
+        turn.release()  # type: ignore[attr-defined]
+    finally:
+        signal.signal(signal.SIGINT, before)
+        other.join(30)
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------

@@ -115,13 +115,13 @@ def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
     assert gate.reached.wait(20)
     adapter(images(30, seed=1))  # waits in the queue while the process forks
     threading.Timer(0.2, gate.open.set).start()
+    worker(adapter)._holds += 1  # as in a thread that waits for its turn, which the forked process does not have
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
         ok = False
         try:
             signal.alarm(30)  # a lock that nobody can release would keep the child forever
-            worker(adapter)._holds += 1  # as a thread leaves it that was waiting for its turn
             adapter(images(34, seed=2))
             ok = adapter.stats.updates == 2 and adapter.samples == 128
         finally:
@@ -131,8 +131,80 @@ def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
     os.waitpid(child, 0)
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"learned"
+    with worker(adapter)._changed:
+        worker(adapter)._holds -= 1
+        worker(adapter)._changed.notify_all()
     adapter.sync()
     assert adapter.samples == 94
+
+
+def in_a_fork(check: Callable[[], bool]) -> bool:
+    """Whether a check succeeds in a forked process, within a time limit."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        code = 1
+        try:
+            signal.alarm(30)
+            code = 0 if check() else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_turn(model: nn.Module) -> None:
+    adapter = adapt(model)
+    worker(adapter)._holds += 1  # as in another thread that waits for its turn
+
+    def learns() -> bool:
+        adapter(images(8))
+        return adapter.stats.samples == 8
+
+    assert in_a_fork(learns)
+
+
+def test_a_fork_by_who_has_the_turn_keeps_it(model: nn.Module) -> None:
+    adapter = adapt(model)
+
+    def keeps_it() -> bool:
+        adapter(images(8))
+        alone = adapter.samples == 0
+        worker(adapter).__exit__()
+        return alone and adapter.stats.samples == 8
+
+    with adapter.turn:
+        assert in_a_fork(keeps_it)
+
+
+CALLING = """
+import os, sys, threading, torch, resitta
+from resitta.checks import tiny_network
+torch.set_num_threads(1)
+adapter, images = resitta.adapt(tiny_network(), background=True, update_every=16), torch.rand(4, 3, 16, 16)
+def serve():
+    while True:
+        adapter(images)
+for _ in range(2):
+    threading.Thread(target=serve, daemon=True).start()
+"""
+FORKS = """
+for _ in range(8):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+LOADER = """
+data = torch.utils.data.TensorDataset(torch.rand(8, 3, 16, 16))
+for _ in range(2):
+    assert len(list(torch.utils.data.DataLoader(data, num_workers=2))) == 8
+"""
+
+
+@pytest.mark.parametrize("forks", [FORKS, LOADER])
+def test_a_fork_and_calls_in_other_threads_do_not_wait_for_each_other(forks: str) -> None:
+    end = "print('done', flush=True); os._exit(0)"
+    done = subprocess.run([sys.executable, "-c", CALLING + forks + end], capture_output=True, timeout=60, check=False)
+    assert done.stdout == b"done\n"
 
 
 def test_a_process_ends_in_peace_in_the_middle_of_an_update() -> None:

@@ -3,8 +3,8 @@
 import copy
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import torch
@@ -23,6 +23,7 @@ from resitta.guard import Guard, Sentry, load_guard, sentry_for
 from resitta.inputs import NonFinite
 from resitta.method import Method
 from resitta.options import Options, Ranks
+from resitta.pausing import Pause, Pauses
 from resitta.registry import create
 from resitta.state import store
 from resitta.state.fingerprint import Fingerprint
@@ -106,7 +107,6 @@ class Adapter(nn.Module):
         self.options = Options(**options)
         check_model(model, method)
         self.method = method
-        self.pauses = 0
         self.guard: Sentry | None = sentry_for(self.options.guard)
         self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
         self._equip()
@@ -120,6 +120,7 @@ class Adapter(nn.Module):
     def _equip(self) -> None:
         """Make what no two adapters have in common and no file holds."""
         self.generator = torch.Generator()
+        self.pauses = Pauses()
         self.replay = Replay()
         self.background = Background(self) if self.options.background else None
         self.turn: AbstractContextManager[Any] = self.background.worker if self.background else new_turn()
@@ -205,16 +206,9 @@ class Adapter(nn.Module):
         for watcher in self.watchers:
             watcher.notice(self, event)
 
-    @contextmanager
-    def paused(self) -> Iterator[Self]:
+    def paused(self) -> Pause:
         """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
-        with interrupts_wait(), self.turn:
-            self.pauses += 1
-        try:
-            yield self
-        finally:
-            with interrupts_wait(), self.turn:
-                self.pauses -= 1
+        return Pause(self)
 
     @property
     def mean_entropy(self) -> float:
@@ -309,10 +303,10 @@ class Adapter(nn.Module):
         """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
         snapshot = io.BytesIO()
         torch.save(self.state_dict(), snapshot)
-        left_out = ("_modules", "generator", "background", "turn", "calls")
+        left_out = ("_modules", "generator", "pauses", "background", "turn", "calls")
         rest = {name: value for name, value in vars(self).items() if name not in left_out}
         watchers = [watcher for watcher in self.watchers if watcher.copied]
-        return {**rest, "pauses": 0, "watchers": watchers, "snapshot": snapshot.getvalue()}
+        return {**rest, "watchers": watchers, "snapshot": snapshot.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         snapshot = io.BytesIO(state.pop("snapshot"))

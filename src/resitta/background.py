@@ -25,7 +25,7 @@ from resitta.components.network import Network
 from resitta.components.pace import Pace
 from resitta.components.shelf import Shelf, mark
 from resitta.errors import BadSetting
-from resitta.exclusive import interrupts_wait, new_turn
+from resitta.exclusive import Rank, interrupts_wait, new_turn
 from resitta.method import Learner
 from resitta.worker import Batch, Worker
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Background:
     """The front that predicts, the worker that learns, and the shelf between them.
 
-    Whoever needs several locks takes them in this order: the worker (the adapter's turn), `calls`, the short ones
-    inside worker and shelf. A call never waits for the worker.
+    Whoever needs several locks takes them in the order of their `Rank`: the worker (the adapter's turn), `calls`, the
+    short ones inside worker and shelf. A call never waits for the worker.
     """
 
     front: Network
@@ -45,7 +45,7 @@ class Background:
 
     def __init__(self, adapter: "Adapter") -> None:
         self.worker = Worker(adapter)
-        self.calls = new_turn()
+        self.calls = new_turn(Rank.CALLS)
         self.pace = Pace()
         self.published = 0
         self.error: Exception | None = None

@@ -1,12 +1,16 @@
 """One at a time: threads take turns, Ctrl-C waits until a change is complete, a fork waits until nobody is busy."""
 
 import functools
+import itertools
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from enum import IntEnum
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,11 +75,32 @@ def _handlers() -> dict[int, Callable[..., Any]]:
     return {number: handler for number, handler in found.items() if callable(handler)}
 
 
-_turns: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_held = threading.local()
+class Rank(IntEnum):
+    """The order of all locks: whoever needs several takes those of lower rank first, and a fork takes all in it."""
+
+    TURN = 0
+    """An adapter as a whole: whoever has it may use the learner."""
+    CALLS = 1
+    """The network that predicts for an adapter that learns in the background."""
+    QUEUE = 2
+    """The batches that wait for the background thread."""
+    MOMENT = 3
+    """Locks inside which no other is taken."""
 
 
-def new_turn() -> AbstractContextManager[Any]:
+PATIENCE = 1.0
+"""How many seconds a fork waits for one lock, at first, before it lets go of those it has and begins anew."""
+RESEND = 0.1
+"""How many seconds after a fork the signals come that it held back: what a handler raises inside a fork is lost."""
+
+_turns: weakref.WeakValueDictionary[tuple[Rank, int], Any] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+_making = threading.RLock()
+"""Held while a lock is added, and last of all by a fork, so that none is made while a process is copied."""
+_fork = threading.local()
+
+
+def new_turn(rank: Rank = Rank.TURN) -> AbstractContextManager[Any]:
     """Make a lock that its holder may take again and that no forked process inherits in a locked state.
 
     >>> turn = new_turn()
@@ -83,24 +108,67 @@ def new_turn() -> AbstractContextManager[Any]:
     ...     pass
     """
     turn = threading.RLock()
-    _turns[id(turn)] = turn
+    with _making:
+        _turns[rank, next(_numbers)] = turn
     return turn
 
 
 def _take_all() -> None:
-    """Wait for running changes: a forked process has no other threads that could complete them."""
-    _held.turns = []
-    for reference in _turns.valuerefs():
-        if (turn := reference()) is not None:
-            turn.acquire()
-            _held.turns.append(turn)
+    """Wait for running changes: a forked process has no other threads that could complete them.
+
+    Locks are taken in the order of their ranks, in which this thread and one in the middle of a change cannot wait for
+    each other. Where other code nests adapters in another order, running out of patience ends such a wait.
+    """
+    handlers = _handlers() if threading.current_thread() is threading.main_thread() else {}
+    came: dict[int, Any] = {}
+    _fork.came = came
+    for number in handlers:
+        signal.signal(number, came.setdefault)
+    patience = PATIENCE
+    while not _taken(patience):
+        patience *= 2
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _taken(patience: float) -> bool:
+    """Take every lock there is, or none."""
+    with _making:
+        turns = sorted(_turns.items(), key=itemgetter(0))
+    _fork.held = held = []
+    for _, turn in turns:
+        if not turn.acquire(timeout=patience):
+            _give_all_back()
+            return False
+        held.append(turn)
+    _making.acquire()
+    held.append(_making)
+    if {key for key, _ in turns}.issuperset(_turns):
+        return True
+    _give_all_back()  # one was made meanwhile
+    return False
 
 
 def _give_all_back() -> None:
-    for turn in _held.turns:
-        turn.release()
-    _held.turns = []
+    while _fork.held:
+        _fork.held.pop().release()
+
+
+def _resend_signals() -> None:
+    """Let what came while the fork waited come again once it is over."""
+    over = threading.Event()
+
+    def resend(numbers: list[int]) -> None:
+        over.wait()
+        time.sleep(RESEND)
+        for number in numbers:
+            os.kill(os.getpid(), number)  # of the process: the main thread may be waiting
+
+    if _fork.came:
+        threading.Thread(target=resend, args=(list(_fork.came),), daemon=True).start()
+    over.set()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_take_all, after_in_parent=_give_all_back, after_in_child=_give_all_back)
+    os.register_at_fork(after_in_parent=_resend_signals)

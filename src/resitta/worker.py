@@ -1,5 +1,6 @@
 """The thread that learns in the background, and the queue of batches before it."""
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch import Tensor
 
-from resitta.exclusive import new_turn
+from resitta.exclusive import Rank, new_turn
 
 if TYPE_CHECKING:
     from resitta.adapter import Adapter
@@ -55,7 +56,7 @@ class Worker:
         self._learner = new_turn()  # whoever owns it may use the learner
         self._owner: int | None = None
         self._depth = 0
-        self._changed = threading.Condition(cast(Any, new_turn()))  # guards all that follows
+        self._changed = threading.Condition(cast(Any, new_turn(Rank.QUEUE)))  # guards all that follows
         self._batches: deque[Batch] = deque()
         self._thread: threading.Thread | None = None
         self._offered = self._finished = 0
@@ -63,6 +64,7 @@ class Worker:
         self._closed = False
         self._adapter = weakref.ref(adapter)
         weakref.finalize(adapter, self.end)
+        _workers.add(self)
 
     # --- for those who predict, and those who look at the learner ---------------------------------------------------
 
@@ -96,9 +98,12 @@ class Worker:
     def __enter__(self) -> Self:
         if not self._owns():
             self.settle()
-            with self._changed:
-                self._holds += 1  # the lock is not fair: the thread could take it again and again
-            self._learner.__enter__()
+            self._hold(1)  # the lock is not fair: the thread could take it again and again
+            try:
+                self._learner.__enter__()
+            except BaseException:  # of a signal's handler
+                self._hold(-1)
+                raise
             self._owner = threading.get_ident()
         self._depth += 1
         return self
@@ -111,8 +116,11 @@ class Worker:
             self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         self._owner = None
         self._learner.__exit__(None, None, None)
+        self._hold(-1)
+
+    def _hold(self, more: int) -> None:
         with self._changed:
-            self._holds -= 1
+            self._holds += more
             self._changed.notify_all()
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
@@ -187,12 +195,27 @@ class Worker:
         return self._owner == threading.get_ident()
 
     def _ensure_thread(self) -> None:
-        """Begin, or begin again in a forked process, in which no other thread lives on and none holds anything."""
         if self._thread is None or not self._thread.is_alive():
-            if self._thread is not None:
-                self._holds = self._settling = 0
             self._thread = threading.Thread(target=self._run, name="resitta-background", daemon=True)
             self._thread.start()
+
+    def forked(self) -> None:
+        """Forget, in a forked process, the threads that did not come along and what they were waiting for."""
+        self._thread = None
+        self._settling = 0
+        self._holds = int(self._owns())
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for worker in list(_workers):
+        worker.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _fits(batch: Batch, taken: list[Batch]) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from resitta.exclusive import new_turn
+from resitta.exclusive import Rank, new_turn
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ WARM_UP = 2
 """How often work is launched as usual before it is recorded: libraries choose their kernels meanwhile."""
 MOST = 16
 """How many recordings one object keeps; further shapes are launched as usual."""
-RECORDING = new_turn()
+RECORDING = new_turn(Rank.MOMENT)
 """Threads record one at a time: all do it in the same streams."""
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from resitta.exclusive import new_turn
+from resitta.exclusive import Rank, new_turn
 
 
 class Shelf:
@@ -26,7 +26,7 @@ class Shelf:
     def __init__(self, source: list[Tensor], target: list[Tensor]) -> None:
         self.source, self.target = source, target
         self._kept = [tensor.detach().clone() for tensor in target]
-        self._lock = new_turn()
+        self._lock = new_turn(Rank.MOMENT)
         self._fresh = False
         self._taken: torch.cuda.Event | None = None
 
