@@ -16,7 +16,7 @@ from tests.serve.helpers import TOKEN, picture, until
 import resitta
 from resitta.errors import BadSetting
 from resitta.models import create
-from resitta.serve import running
+from resitta.serve import connections
 from resitta.serve.running import listen
 from resitta.serve.storage import StateFolder
 
@@ -142,7 +142,7 @@ def test_a_port_in_use_is_refused_with_a_sentence() -> None:
 
 
 def test_a_head_that_never_ends_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "HEAD_SECONDS", 0.4)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.4)
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as slow:
         start = time.monotonic()

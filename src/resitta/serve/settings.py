@@ -40,7 +40,15 @@ class Limits:
     body_timeout
         Seconds for a client to send its request.
     answer_timeout
-        Seconds for a prediction, waiting included.
+        Seconds for a prediction, from the request's head to the answer: receiving, decoding and waiting included.
+    decode_seconds
+        Processor time for decoding the images of one request.
+    decode_memory
+        Bytes for decoding one image.
+    connections
+        Connections at once; the idle one of the client with the most makes way for a further one.
+    client_connections
+        Connections of one client address at once.
     save_every
         Seconds between snapshots while the state changes.
     keep
@@ -60,6 +68,10 @@ class Limits:
     wait_ms: float = setting(2.0, at_least=0)
     body_timeout: float = setting(10.0, above=0)
     answer_timeout: float = setting(30.0, above=0)
+    decode_seconds: float = setting(5.0, above=0)
+    decode_memory: int = setting(2**29, at_least=2**20)
+    connections: int = setting(1000, at_least=1)
+    client_connections: int = setting(128, at_least=1)
     save_every: float = setting(60.0, above=0)
     keep: int = setting(10, at_least=1)
     proxies: int = setting(0, at_least=0)
