@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.serve.helpers import array, picture
 
-from resitta.serve.images import Decoder, TooMuchWork, read_npy
+from resitta.serve.images import Decoder, read_npy
 from resitta.serve.predicting import to_floats
 from resitta.serve.refused import Refused
 
