@@ -122,7 +122,8 @@ class Lane:
         if (turns := self._shares.get(client)) is None:
             self._shares[client] = turns = asyncio.Semaphore(self.share)
         async with turns:
-            worker = await self._idle.get()
+            while not (worker := await self._idle.get()).running:
+                self._release(worker)
             try:
                 return await worker.ask(kind, body)
             except WorkerLost as error:
@@ -131,7 +132,7 @@ class Lane:
                 self._release(worker)
 
     def _release(self, worker: "Worker") -> None:
-        if worker.alive:
+        if worker.running:
             self._idle.put_nowait(worker)
             return
         self.metrics.killed.inc()
@@ -167,9 +168,9 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.alive = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
+        self._killed = False
 
     async def start(self) -> None:
         """Start the process and wait until it has imported what it needs."""
@@ -180,7 +181,11 @@ class Worker:
         except BaseException:
             self.kill()
             raise
-        self.alive = True
+
+    @property
+    def running(self) -> bool:
+        """Whether it is there to decode."""
+        return self._process is not None and self._process.poll() is None and not self._killed
 
     def _spawn(self) -> "tuple[subprocess.Popen[bytes], socket.socket]":
         """Run the worker's file with nothing of this process but a socket, at whose end the worker ends as well."""
@@ -236,7 +241,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once, whatever it does."""
-        self.alive = False
+        self._killed = True
         if self._process is not None:
             self._process.kill()
         if self._socket is not None:

@@ -13,7 +13,7 @@ from resitta.errors import BadSetting
 from resitta.serve.connections import Connections
 
 IDLE_SECONDS = 15
-STOP_SECONDS = 3
+STOP_SECONDS = 2
 SEND_BUFFER = 2**18
 """Bytes that the system holds for a client which does not read; by itself it would hold megabytes."""
 OTHER_FILES = 128
