@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,7 +17,6 @@ from tests.serve.helpers import TOKEN, grey16, picture, until
 import resitta
 from resitta.errors import BadSetting
 from resitta.models import create
-from resitta.serve import connections
 from resitta.serve.running import listen
 from resitta.serve.storage import StateFolder
 
@@ -187,19 +185,6 @@ def test_a_port_in_use_is_refused_with_a_sentence() -> None:
             listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(BadSetting, match="choose another"):
         listen("127.0.0.1", 99_999)
-
-
-def test_a_head_that_never_ends_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.4)
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as slow:
-        start = time.monotonic()
-        slow.settimeout(10)
-        for _ in range(4):
-            slow.sendall(b"GET /health HTTP/1.1\r\nX: ")
-            time.sleep(0.05)
-        assert slow.recv(100) == b""
-        assert time.monotonic() - start < 5
 
 
 def test_small_answers_are_sent_without_delay(url: str) -> None:

@@ -6,6 +6,8 @@ way, those of the client with the most first: so a probe gets through however ma
 
 import asyncio
 import json
+import socket
+import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -27,6 +29,8 @@ LIFETIME_SECONDS = 600.0
 """After these a connection is closed with its next answer."""
 TURNED_AWAY_SECONDS, TURNED_AWAY = 2.0, 100
 """How long a connection that finds no room may read why, and how many may do so at once."""
+RESET = struct.pack("ii", 1, 0)
+"""Do not linger: close by a reset."""
 
 
 class Connections:
@@ -185,12 +189,14 @@ class Connection(asyncio.Protocol):
 
     def cut(self, reason: str) -> None:
         """End the connection at once."""
-        if self._transport is not None and not self._transport.is_closing():
-            self.table.metrics.cut.labels(reason=reason).inc()
         if self._admitted:
             self.table.leave(self)
-        if self._transport is not None:
-            self._transport.abort()
+        if self._transport is None or (self._transport.is_closing() and not self.blocked):
+            return
+        self.table.metrics.cut.labels(reason=reason).inc()
+        if self.blocked:  # let the system forget at once what it holds for the client
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self._transport.abort()
 
     def _turn_away(self, transport: asyncio.Transport) -> None:
         """Answer before anything is asked; close only when that can have been read."""
