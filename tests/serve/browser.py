@@ -19,10 +19,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 class Browser:
     """One page. Use it in a `with` block."""
 
-    def __init__(self, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+    def __init__(self, *more: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         self.profile = tempfile.mkdtemp(prefix="resitta-browser-")
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
-        command = [str(CHROMIUM), *options, "--remote-debugging-port=0", f"--user-data-dir={self.profile}"]
+        command = [str(CHROMIUM), *options, *more, "--remote-debugging-port=0", f"--user-data-dir={self.profile}"]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         page = next(target for target in self._targets() if target["type"] == "page")
         self.closing = ExitStack()

@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from tests.serve.helpers import SIZE, TOKEN, until
 from torch import nn
 
@@ -30,17 +32,32 @@ def engine(model: nn.Module, limits: Limits, tmp_path: Path) -> Engine:
     )
 
 
-@pytest.fixture
-def url(engine: Engine) -> Iterator[str]:
+@contextmanager
+def serving(app: FastAPI) -> Iterator[str]:
     """A server in a thread."""
     with listen("127.0.0.1", 0) as on:
-        server = make_server(create_app(engine, token=TOKEN, names=names_of("127.0.0.1", "127.0.0.1")))
+        server = make_server(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [on]})
         thread.start()
         until(lambda: server.started)
-        yield f"http://127.0.0.1:{on.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{on.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def url(engine: Engine) -> Iterator[str]:
+    with serving(create_app(engine, token=TOKEN, names=names_of("127.0.0.1", "127.0.0.1"))) as url:
+        yield url
+
+
+@pytest.fixture
+def open_url(engine: Engine) -> Iterator[str]:
+    """A service that answers to any name, as on an address of the network."""
+    with serving(create_app(engine, token=TOKEN)) as url:
+        yield url
 
 
 @pytest.fixture

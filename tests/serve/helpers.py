@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,3 +40,21 @@ def until(condition: Callable[[], Any], seconds: float = 20) -> None:
 def images(n: int, seed: int = 0) -> torch.Tensor:
     """Random images."""
     return torch.rand(n, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+@cache
+def grey16(width: int, height: int) -> bytes:
+    """A PNG of 16 bits per pixel, all black: few bytes, many pixels."""
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((height, width), np.uint16)).save(file, "PNG", compress_level=6)
+    return file.getvalue()
+
+
+def scan_bomb(width: int, height: int, scans: int) -> bytes:
+    """A progressive JPEG that promises many pixels and goes over all of them in each of its scans, of 11 bytes each."""
+    file = io.BytesIO()
+    Image.new("L", (8, 8)).save(file, "JPEG", progressive=True)
+    raw = file.getvalue()
+    size = raw.index(b"\xff\xc2") + 5
+    raw = raw[:size] + height.to_bytes(2) + width.to_bytes(2) + raw[size + 4 :]
+    return raw[:-2] + raw[raw.rindex(b"\xff\xda") : -2] * scans + raw[-2:]

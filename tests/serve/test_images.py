@@ -2,6 +2,7 @@ import contextlib
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,9 +13,14 @@ from PIL import Image
 from tests.serve.helpers import array, picture
 
 from resitta.serve.images import Decoder, read_npy
+from resitta.serve.predicting import to_floats
 from resitta.serve.refused import Refused
 
-decoder = Decoder(size=10, max_images=4, max_pixels=100_000)
+LIMITED = Decoder(size=10, max_images=4, max_pixels=100_000)
+
+
+def decoder(payloads: Sequence[bytes], decode: Decoder = LIMITED) -> torch.Tensor:
+    return to_floats(torch.from_numpy(decode(payloads)))
 
 
 def refusal(*payloads: bytes) -> Refused:
@@ -46,7 +52,7 @@ def test_pictures_of_16_bits_are_scaled() -> None:
     shades = np.linspace(0, 65_535, 100).reshape(10, 10)
     file = io.BytesIO()
     Image.fromarray(shades.astype(np.uint16)).save(file, "PNG")
-    found = Decoder(size=10)([file.getvalue()])[0]
+    found = decoder([file.getvalue()], Decoder(size=10))[0]
     assert torch.allclose(found, torch.tensor(shades / 65_535).float().expand(3, -1, -1), atol=1 / 255)
 
 
@@ -56,7 +62,7 @@ def test_crop_takes_the_centre_and_stretch_takes_all() -> None:
     found = decoder([array(pixels)])
     assert found[..., 1:-1, 1:-1].min() > 0.99
     assert found.min() > 0.7  # the border sees a little of its surroundings
-    stretched = Decoder(size=16, resize="stretch")([array(pixels)])[0, 0]
+    stretched = decoder([array(pixels)], Decoder(size=16, resize="stretch"))[0, 0]
     assert stretched[8].tolist()[:3] == [0, 0, 0]
     assert stretched[8, 8] > 0.99
 

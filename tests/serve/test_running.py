@@ -2,21 +2,21 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from tests.serve.helpers import TOKEN, picture, until
+from tests.serve.helpers import TOKEN, grey16, picture, until
 
 import resitta
 from resitta.errors import BadSetting
 from resitta.models import create
-from resitta.serve import running
 from resitta.serve.running import listen
 from resitta.serve.storage import StateFolder
 
@@ -32,16 +32,18 @@ def make():
 
 
 class Process:
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: int, *options: str) -> None:
         (folder / "model.py").write_text(MODEL)
         command = [sys.executable, "-m", "resitta.cli", "serve", f"{folder / 'model.py'}:make", "--size", "10"]
         command += ["--state", str(folder / "state"), "--port", str(port), "--save-every", "0.1", "--threads", "1"]
-        command += ["--set", "update_every=16", "--learn-batch", "4", "--no-guard"]
+        command += ["--set", "update_every=16", "--learn-batch", "4", "--no-guard", *options]
         environment = os.environ | {"RESITTA_TOKEN": TOKEN}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+        begin = time.monotonic()
         until(self.ready, 60)
+        self.seconds_to_start = time.monotonic() - begin
 
     def ready(self) -> bool:
         try:
@@ -62,13 +64,13 @@ class Process:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], Process]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     processes: list[Process] = []
 
-    def start() -> Process:
-        processes.append(Process(tmp_path, port))
+    def start(*options: str) -> Process:
+        processes.append(Process(tmp_path, port, *options))
         return processes[-1]
 
     yield start
@@ -79,7 +81,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[], Process]]:
 
 
 def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
-    start: Callable[[], Process], tmp_path: Path
+    start: Callable[..., Process], tmp_path: Path
 ) -> None:
     first = start()
     first.learn(40)
@@ -104,7 +106,7 @@ def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
     assert adapter.samples == stats["adapter"]["samples"] + 20
 
 
-def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[[], Process], tmp_path: Path) -> None:
+def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[..., Process], tmp_path: Path) -> None:
     process = start()
     process.learn(20)
     assert process.stop(signal.SIGINT) == 130
@@ -115,7 +117,51 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[[], Proces
     assert start().client.get("/stats").json()["adapter"]["samples"] == 20
 
 
-def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[[], Process]) -> None:
+def decode_for_long(process: Process) -> list[httpx.Response]:
+    """Have it decode for a minute; the answer will be in the list, if there is one."""
+    files = [("images", (f"{number}.png", grey16(8000, 5000))) for number in range(64)]
+    answers: list[httpx.Response] = []
+
+    def send() -> None:
+        with suppress(httpx.TransportError):
+            answers.append(httpx.post(f"{process.client.base_url}/predict", files=files, timeout=60))
+
+    threading.Thread(target=send, daemon=True).start()
+    time.sleep(1)
+    return answers
+
+
+def test_sigterm_ends_the_process_whatever_is_decoded(start: Callable[..., Process]) -> None:
+    process = start("--max-pixels", "10_000_000_000")
+    answers = decode_for_long(process)
+    begin = time.monotonic()
+    assert process.stop(signal.SIGTERM) == 0
+    assert time.monotonic() - begin < max(5, process.seconds_to_start), "5 s, unless the machine is busy"
+    until(lambda: answers)
+    assert answers[0].status_code == 503
+    assert "stopping" in answers[0].json()["error"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_end_with_the_process_that_started_them(start: Callable[..., Process]) -> None:
+    process = start("--max-pixels", "10_000_000_000")
+    decode_for_long(process)
+    workers = children(process.process.pid)
+    assert len(workers) == 4
+    process.stop(signal.SIGKILL)
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[..., Process]) -> None:
     process = start()
     assert process.client.get("/ready", headers={"Host": "localhost"}).status_code == 200
     refused = process.client.get("/ready", headers={"Host": "elsewhere.example"})
@@ -125,7 +171,7 @@ def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[[], 
 
 
 def test_a_second_service_on_the_same_state_is_refused_until_the_first_is_gone(
-    start: Callable[[], Process], tmp_path: Path
+    start: Callable[..., Process], tmp_path: Path
 ) -> None:
     first = start()
     command = [sys.executable, "-m", "resitta.cli", "serve", f"{tmp_path / 'model.py'}:make", "--size", "10"]
@@ -151,19 +197,6 @@ def test_a_port_in_use_is_refused_with_a_sentence() -> None:
             listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(BadSetting, match="choose another"):
         listen("127.0.0.1", 99_999)
-
-
-def test_a_head_that_never_ends_is_cut_off(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "HEAD_SECONDS", 0.4)
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as slow:
-        start = time.monotonic()
-        slow.settimeout(10)
-        for _ in range(4):
-            slow.sendall(b"GET /health HTTP/1.1\r\nX: ")
-            time.sleep(0.05)
-        assert slow.recv(100) == b""
-        assert time.monotonic() - start < 5
 
 
 def test_small_answers_are_sent_without_delay(url: str) -> None:

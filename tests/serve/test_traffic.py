@@ -11,9 +11,9 @@ from resitta.serve.traffic import Traffic
 
 def test_bytes_are_counted_until_their_request_is_over() -> None:
     traffic = Traffic(most=10)
-    with traffic.request() as first:
+    with traffic.request("a") as first:
         first(6)
-        with pytest.raises(Refused, match="hold 10 bytes"), traffic.request() as second:  # noqa: PT012
+        with pytest.raises(Refused, match="hold 10 bytes"), traffic.request("b") as second:  # noqa: PT012
             second(4)
             second(1)
         assert traffic.held == 6
@@ -21,7 +21,7 @@ def test_bytes_are_counted_until_their_request_is_over() -> None:
 
 
 def test_a_request_that_is_alone_always_has_room() -> None:
-    with Traffic(most=10).request() as take:
+    with Traffic(most=10).request("a") as take:
         take(8)
         take(8)
 

@@ -23,8 +23,9 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        with engine:
-            yield
+        async with predicting.decoders:
+            with engine:
+                yield
 
     app = FastAPI(
         title="resitta",
@@ -36,6 +37,7 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
         dependencies=[Depends(check_site)],
     )
     predicting = Predicting(engine, resize)
+    app.state.token, app.state.limits, app.state.metrics = token, engine.limits, predicting.metrics
     app.include_router(predicting.routes())
     app.include_router(Control(engine).routes(), dependencies=[Depends(token_holder(token))])
     add_pages(app)

@@ -66,6 +66,12 @@ class Metrics:
             "resitta_entropy_nats", "Entropy of predictions.", buckets=NATS, registry=self.registry
         )
         self.refusals = Counter("resitta_refused", "Requests refused, by status.", ["status"], registry=self.registry)
+        self.cut = Counter(
+            "resitta_connections_cut", "Connections cut, by what they kept waiting.", ["reason"], registry=self.registry
+        )
+        self.killed = Counter(
+            "resitta_decoders_killed", "Worker processes that a request has ended.", registry=self.registry
+        )
 
     def observe(self, seconds: float, entropies: Iterable[float]) -> None:
         """Note an answer."""

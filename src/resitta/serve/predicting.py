@@ -2,28 +2,44 @@
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from numpy.typing import NDArray
+from torch import Tensor
 
 from resitta.components.entropy import entropy
 from resitta.serve import schema
-from resitta.serve.bodies import payloads
+from resitta.serve.bodies import body_of
+from resitta.serve.clients import client_of
+from resitta.serve.decoders import Decoders
 from resitta.serve.engine import Engine
-from resitta.serve.history import History
-from resitta.serve.images import Decoder
+from resitta.serve.history import Floats, History
 from resitta.serve.metrics import Metrics
 from resitta.serve.reader import Answer
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Resize
 from resitta.serve.traffic import Traffic
-from resitta.serve.waiting import result
+from resitta.serve.waiting import in_time
 
-DECODERS = 2
-"""Threads that decode images: each may hold one picture of `max_pixels` at a time."""
+QUICK_IMAGES, QUICK_REPLY = 2**19, 2**12
+"""Numbers of images and of logits that the event loop itself converts, in a millisecond or two; a thread does more."""
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class Reply(NamedTuple):
+    """The answer to a request, and what is noted of it."""
+
+    response: Response
+    labels: NDArray[np.int64]
+    confidences: Floats
+    entropies: Floats
 
 
 class Predicting:
@@ -35,10 +51,7 @@ class Predicting:
         self.traffic = Traffic(self.limits.max_bodies)
         self.history = History()
         self.metrics = Metrics(engine)
-        self.decode = Decoder(
-            size=engine.size, resize=resize, max_images=self.limits.max_images, max_pixels=self.limits.max_pixels
-        )
-        self.decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="resitta-decoder")
+        self.decoders = Decoders(self.limits, self.metrics, engine.size, resize)
 
     def routes(self) -> APIRouter:
         """Give every method its path."""
@@ -55,12 +68,22 @@ class Predicting:
     async def predict(self, request: Request) -> Response:
         """Predict one or many images: JPEG, PNG, WebP or npy bytes, multipart files, or base64 in JSON."""
         start = time.perf_counter()
-        with self.traffic.request() as take:
-            found = await payloads(request, self.limits, take)
-            images = await asyncio.get_running_loop().run_in_executor(self.decoders, self.decode, found)
-            del found  # answered later, but not held any longer
-        answer = await result(self.engine.submit(images), self.limits.answer_timeout)
-        return self._reply(answer, start)
+        async with in_time(self.limits.answer_timeout):
+            images = await self._images(request)
+            answer = await asyncio.wrap_future(self.engine.submit(images))
+            reply = await _call(self._reply, answer, quick=answer.logits.numel() <= QUICK_REPLY)
+        seconds = time.perf_counter() - start
+        self.history.add(reply.labels, reply.confidences, reply.entropies, latency=seconds)
+        self.metrics.observe(seconds, reply.entropies.tolist())
+        return reply.response
+
+    async def _images(self, request: Request) -> Tensor:
+        """Read and decode a request, whose body is held no longer than that takes."""
+        client = client_of(request)
+        with self.traffic.request(client) as take:
+            kind, body = await body_of(request, self.limits, take)
+            images = await self.decoders.decode(kind, body, client=client)
+        return await _call(to_floats, images, quick=images.numel() <= QUICK_IMAGES)
 
     async def health(self) -> dict[str, str]:
         """Tell that the process runs."""
@@ -85,8 +108,8 @@ class Predicting:
         """Tell the metrics in the text form of Prometheus."""
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4")
 
-    def _reply(self, answer: Answer, start: float) -> Response:
-        """Turn logits into an answer, and note it."""
+    def _reply(self, answer: Answer) -> Reply:
+        """Turn logits into an answer."""
         logits, names = answer.logits.double(), self.engine.names
         probabilities, entropies = logits.softmax(dim=1).numpy(), entropy(logits).numpy()
         if not np.isfinite(entropies).all():  # JSON cannot say it, and no mean over the last minutes would survive it
@@ -97,7 +120,19 @@ class Predicting:
             {"label": label, "name": names[label], "confidence": most, "entropy": nats, "probabilities": every}
             for label, most, nats, every in zip(labels.tolist(), *rounded, strict=True)
         ]
-        seconds = time.perf_counter() - start
-        self.history.add(labels, confidences, entropies, latency=seconds)
-        self.metrics.observe(seconds, entropies.tolist())
-        return JSONResponse({"predictions": predictions, "version": answer.version, "learned": answer.learned})
+        content = {"predictions": predictions, "version": answer.version, "learned": answer.learned}
+        return Reply(JSONResponse(content), labels, confidences, entropies)
+
+
+def to_floats(images: Tensor) -> Tensor:
+    """Images in [0, 1], from bytes where they are no numbers yet.
+
+    >>> to_floats(torch.tensor([0, 51], dtype=torch.uint8))
+    tensor([0.0000, 0.2000])
+    """
+    return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
+async def _call(function: Callable[[T], V], argument: T, *, quick: bool) -> V:
+    """Call a function here if it is quick, else in a thread, so that the event loop goes on."""
+    return function(argument) if quick else await asyncio.to_thread(function, argument)

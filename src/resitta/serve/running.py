@@ -1,19 +1,23 @@
-"""Run the service: a socket, uvicorn, and an end for clients that do not finish the head of their request."""
+"""Run the service: a socket, and uvicorn with our limits."""
 
-import asyncio
+import resource
 import signal
 import socket
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from resitta.errors import BadSetting
+from resitta.serve.connections import Connections
 
-HEAD_SECONDS = 10.0
 IDLE_SECONDS = 15
-STOP_SECONDS = 10
-CONNECTIONS = 1000
+STOP_SECONDS = 2
+SEND_BUFFER = 2**18
+"""Bytes that the system holds for a client which does not read; by itself it would hold megabytes."""
+OTHER_FILES = 128
+"""Descriptors that are no connections: state, workers, libraries."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -22,6 +26,7 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # accepted connections inherit it
     try:
         listening.bind((host, port))
         return listening
@@ -31,54 +36,29 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: FastAPI, on: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; then finish what was begun and let the application close."""
+    """Serve until SIGTERM or SIGINT; then finish what was begun, within seconds, and let the application close."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more at its end; leave as after any success
     make_server(app).run(sockets=[on])
 
 
 def make_server(app: FastAPI) -> uvicorn.Server:
     """uvicorn with our limits."""
+    connections = Connections(app.state.limits, app.state.metrics, most=_descriptors() - OTHER_FILES)
     config = uvicorn.Config(
-        app,
-        http=Impatient,
+        connections.app(app),
+        http=cast(type[H11Protocol], connections.protocol(H11Protocol)),  # a callable is all it needs
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=CONNECTIONS,
+        proxy_headers=False,  # `clients` reads them, and only where it is told to
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     return uvicorn.Server(config)
 
 
-class Impatient(H11Protocol):
-    """uvicorn's own protocol, which by itself would wait forever for the rest of a request's head."""
-
-    _head: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for the first request."""
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """Wait on, or stop waiting when the head is there."""
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._unwatch()
-        super().connection_lost(exc)
-
-    def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
-        elif self._head is None:
-            self._head = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _unwatch(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+def _descriptors() -> int:
+    """How many files and connections this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**20 if soft == resource.RLIM_INFINITY else max(soft, 2 * OTHER_FILES)

@@ -4,7 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from resitta.serve.bodies import JSON, MULTIPART, RAW, Base64Images
+from resitta.serve.bodies import Base64Images
+from resitta.serve.forms import JSON, MULTIPART, RAW
 from resitta.serve.settings import Limits
 
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -14,6 +15,7 @@ from resitta.errors import BadSetting
 from resitta.serve.refused import Refused
 
 SHORTEST = 16
+PORTS = {"http": 80, "https": 443}
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
@@ -59,6 +61,29 @@ def token_holder(token: str) -> Callable[[Credentials], Awaitable[None]]:
 
 
 async def check_site(request: Request) -> None:
-    """Refuse what a browser sends on behalf of another site's page."""
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and request.method != "GET":
+    """Refuse what a browser sends on behalf of another site's page.
+
+    Browsers say so in Sec-Fetch-Site, but not to plain HTTP on other addresses than the local one; there, and in older
+    browsers, Origin tells where the page comes from. Programs send neither.
+    """
+    if request.method in ("GET", "HEAD"):
+        return
+    site, host = request.headers.get("sec-fetch-site"), request.headers.get("host", "")
+    own = all(is_own(origin, host) for origin in request.headers.getlist("origin"))
+    if not (own if site is None else site in ("same-origin", "none")):
         raise Refused(403, "pages of other sites may not use this service; call it from outside a browser")
+
+
+def is_own(origin: str, host: str) -> bool:
+    """Whether a page comes from the address that it calls; an unknown origin, "null", does not.
+
+    >>> is_own("http://box:8000", "Box:8000"), is_own("https://box", "box:443"), is_own("http://box:81", "box")
+    (True, True, False)
+    """
+    try:
+        page, called = urlsplit(origin), urlsplit(f"//{host}")
+        port = PORTS[page.scheme]
+        found, own = (page.hostname, page.port or port), (called.hostname, called.port or port)
+    except (ValueError, KeyError):
+        return False
+    return found == own and page.hostname is not None

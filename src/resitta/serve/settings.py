@@ -40,11 +40,21 @@ class Limits:
     body_timeout
         Seconds for a client to send its request.
     answer_timeout
-        Seconds for a prediction, waiting included.
+        Seconds for a prediction, from the request's head to the answer: receiving, decoding and waiting included.
+    decode_seconds
+        Processor time for decoding the images of one request.
+    decode_memory
+        Bytes for decoding one image.
+    connections
+        Connections at once; the idle one of the client with the most makes way for a further one.
+    client_connections
+        Connections of one client address at once.
     save_every
         Seconds between snapshots while the state changes.
     keep
         Snapshots to keep.
+    proxies
+        Trusted proxies in front of the service: it takes a client's address from what they append to X-Forwarded-For.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)
@@ -58,8 +68,13 @@ class Limits:
     wait_ms: float = setting(2.0, at_least=0)
     body_timeout: float = setting(10.0, above=0)
     answer_timeout: float = setting(30.0, above=0)
+    decode_seconds: float = setting(5.0, above=0)
+    decode_memory: int = setting(2**29, at_least=2**20)
+    connections: int = setting(1000, at_least=1)
+    client_connections: int = setting(128, at_least=1)
     save_every: float = setting(60.0, above=0)
     keep: int = setting(10, at_least=1)
+    proxies: int = setting(0, at_least=0)
 
     def __post_init__(self) -> None:
         check_settings(self)

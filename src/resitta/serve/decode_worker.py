@@ -1,0 +1,113 @@
+"""A process that decodes images and can be killed: it reads bodies of requests from a socket and writes arrays.
+
+It is started by `decoders` and imports neither torch nor the package, so that it is small and there at once. It ends
+itself when a request takes too much processor time, and when its parent is gone.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resitta.serve.forms import payloads
+from resitta.serve.images import Decoder, TooMuchWork
+from resitta.serve.refused import Refused
+
+REQUEST = struct.Struct("<HQ")
+"""The bytes of the content type and of the body, which follow."""
+REPLY = struct.Struct("<HIQ")
+"""A status of HTTP, the number of images, and the bytes that follow: of the images if it is 200, else of a sentence."""
+OK, ELSEWHERE = 200, 300
+"""Decoded; and: another worker, which takes on more work, should do it."""
+FLOATS = 201
+"""Decoded, to float32 instead of uint8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a worker is told when it starts: how to decode, and what it may use for one request."""
+
+    decoder: dict[str, Any]
+    seconds: float
+    memory: int
+    nice: int
+
+
+def main(arguments: list[str]) -> None:
+    """Decode until the other side of the socket is gone."""
+    job = Job(**json.loads(arguments[1]))
+    with socket.socket(fileno=int(arguments[0])) as parent:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+        _limit(job)
+        decoder = Decoder(**job.decoder)
+        parent.sendall(REPLY.pack(OK, 0, 0))  # ready
+        while True:
+            kind_size, body_size = REQUEST.unpack(_read(parent, REQUEST.size))
+            kind, body = _read(parent, kind_size).decode("latin-1"), _read(parent, body_size)
+            signal.setitimer(signal.ITIMER_PROF, job.seconds)  # SIGPROF kills the process
+            reply = _reply(lambda kind=kind, body=body: decoder(payloads(kind, body, decoder.max_images)))  # type: ignore[misc]
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            for part in reply:
+                parent.sendall(part)
+
+
+def _limit(job: Job) -> None:
+    """Take less of the processor than the service itself, and no more memory than allowed."""
+    os.nice(job.nice)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # elsewhere the limit has no effect, or another one
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (used + job.memory, used + job.memory))
+
+
+def _end_with(parent: socket.socket) -> None:
+    watch = select.poll()
+    watch.register(parent, 0)  # no event but the end of the other side
+    watch.poll()
+    os._exit(1)
+
+
+def _read(parent: socket.socket, size: int) -> bytearray:
+    found = bytearray(size)
+    view = memoryview(found)
+    while view:
+        count = parent.recv_into(view)
+        if not count:
+            os._exit(0)
+        view = view[count:]
+    return found
+
+
+def _reply(decode: Callable[[], "np.ndarray[Any, Any]"]) -> tuple[bytes, bytes | memoryview]:
+    try:
+        images = decode()
+    except TooMuchWork:
+        return REPLY.pack(ELSEWHERE, 0, 0), b""
+    except Refused as error:
+        return _refusal(error.status, str(error))
+    except MemoryError:
+        return _refusal(413, "the images take more memory to decode than a request may use; make them smaller")
+    except Exception as error:
+        return _refusal(500, f"the decoder failed ({type(error).__name__}); its log says more")
+    status = OK if images.dtype == np.uint8 else FLOATS
+    return REPLY.pack(status, len(images), images.nbytes), images.data.cast("B")
+
+
+def _refusal(status: int, sentence: str) -> tuple[bytes, bytes]:
+    encoded = sentence.encode()
+    return REPLY.pack(status, 0, len(encoded)), encoded
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

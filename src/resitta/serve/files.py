@@ -1,0 +1,92 @@
+"""What an image file would cost to decode, found in its structure before any of it is decoded.
+
+A file of a few kilobytes can take seconds and gigabytes: each scan of a progressive JPEG costs 11 bytes and a pass over
+all pixels, each chunk of a PNG may hold a megabyte of compressed text. Decoding is limited by a deadline and by memory
+as well; these checks refuse such files at once and with a sentence.
+"""
+
+import re
+import struct
+
+from PIL import Image
+
+from resitta.serve.refused import Refused
+
+SCANS = 32
+"""Scans of a JPEG: libjpeg writes 6 (grey), 10 (YCbCr), 14 (RGB) or 18 (CMYK) into a progressive one."""
+SEGMENTS, JUNK = 600, 256
+"""Segments of a JPEG (32 MB of metadata need 500), and bytes before its first scan that belong to none."""
+CHUNKS, CHUNK_BYTES = 256, 512
+"""Chunks of a PNG: so many, and one more for each 512 bytes of the file."""
+COMPRESSED_CHUNKS = 16
+"""Compressed texts and colour profiles of a PNG; each may become a megabyte."""
+
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_SCAN, _END = 0xDA, 0xD9
+_BARE = frozenset((0xC8, 0xD8, _END, *range(0xF0, 0xFE)))
+"""Markers without a length, or that decoders do not know."""
+_MARKER = re.compile(rb"\xff+([^\x00\x01\xd0-\xd7\xff])")
+"""A marker that may begin a segment: no escaped byte, no restart of a scan."""
+_CHUNK = struct.Struct(">I4s")
+_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
+
+
+def passes(raw: bytes) -> int:
+    """How often decoding goes over all pixels of a file: the number of scans of a JPEG, else 1.
+
+    Never too few: a scan begins with two bytes that the data of other scans cannot hold. Metadata may hold them too.
+
+    >>> passes(PNG), passes(JPEG + b"\\xda\\x00\\x02" + b"\\xff\\xda\\x00\\x02" * 2)
+    (1, 3)
+    """
+    if raw.startswith(PNG):
+        _check_chunks(raw)
+    if not raw.startswith(JPEG):
+        return 1
+    _check_segments(raw)
+    return max(1, raw.count(b"\xff\xda"))
+
+
+def memory(picture: Image.Image, scans: int) -> int:
+    """The bytes that decoding a picture and converting it to RGB take at most.
+
+    >>> memory(Image.new("RGB", (100, 10)), 1), memory(Image.new("L", (100, 10)), 6)
+    (4000, 7000)
+    """
+    stored = _BYTES.get(picture.mode, 4)
+    converted = 0 if picture.mode == "RGB" else 8 if picture.mode.startswith("I") else 4
+    coefficients = 2 * len(picture.getbands()) if scans > 1 else 0
+    canvas = 12 if picture.format == "WEBP" else 0  # two canvases of its decoder and their copy
+    return picture.width * picture.height * (stored + converted + coefficients + canvas)
+
+
+def _check_segments(raw: bytes) -> None:
+    """Count scans and segments up to the end of the image, passing over segments by their length as decoders do."""
+    scans, segments, junk, place = 0, 0, 0, 2
+    while scans <= SCANS and segments <= SEGMENTS and (marker := _MARKER.search(raw, place)) is not None:
+        kind = marker[1][0]
+        if kind == _END and scans:
+            break
+        junk += 0 if scans else marker.end() - place - 2
+        scans += kind == _SCAN
+        segments += 1
+        place = marker.end() + (0 if kind in _BARE else int.from_bytes(raw[marker.end() : marker.end() + 2]))
+    junk += 0 if scans else len(raw) - place  # Pillow's parser looks at one byte of it at a time
+    if scans > SCANS:
+        raise Refused(413, f"a JPEG may have {SCANS} scans, found more; save it as a baseline JPEG")
+    if segments > SEGMENTS or junk > JUNK:
+        limits = f"{SEGMENTS} segments and {JUNK} bytes between them before its image"
+        raise Refused(413, f"a JPEG may have {limits}, found more; save it anew")
+
+
+def _check_chunks(raw: bytes) -> None:
+    chunks, compressed, place = 0, 0, len(PNG)
+    most = CHUNKS + len(raw) // CHUNK_BYTES
+    while place + _CHUNK.size <= len(raw) and chunks <= most and compressed <= COMPRESSED_CHUNKS:
+        length, kind = _CHUNK.unpack_from(raw, place)
+        place += _CHUNK.size + length + 4
+        chunks += 1
+        compressed += kind in (b"zTXt", b"iTXt", b"iCCP")
+    if chunks > most or compressed > COMPRESSED_CHUNKS:
+        sentence = f"a PNG of {len(raw):,} bytes may have {most} chunks, {COMPRESSED_CHUNKS} of them compressed texts"
+        raise Refused(413, f"{sentence}, found more; save it anew")
