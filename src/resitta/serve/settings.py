@@ -45,6 +45,8 @@ class Limits:
         Seconds between snapshots while the state changes.
     keep
         Snapshots to keep.
+    proxies
+        Trusted proxies in front of the service: it takes a client's address from what they append to X-Forwarded-For.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)
@@ -60,6 +62,7 @@ class Limits:
     answer_timeout: float = setting(30.0, above=0)
     save_every: float = setting(60.0, above=0)
     keep: int = setting(10, at_least=1)
+    proxies: int = setting(0, at_least=0)
 
     def __post_init__(self) -> None:
         check_settings(self)

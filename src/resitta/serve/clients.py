@@ -1,0 +1,54 @@
+"""Who sends a request: a short key per client, for quotas and fair queues.
+
+A client is known by the service's token if it sends it, else by its address. A token that is not the service's own
+is ignored: a client that makes up a new one for every request would otherwise be a new client each time.
+"""
+
+import hashlib
+import ipaddress
+
+from fastapi import Request
+
+from resitta.serve.names import name_in
+from resitta.serve.security import same
+
+PREFIX = 64
+"""Bits of an IPv6 address that name a client: one host owns all addresses of its /64 network."""
+
+
+def client_of(request: Request) -> str:
+    """The key of the client behind a request: that of the token, or of the address.
+
+    Reads `token` and `proxies` of the application's state: the service's token, and the number of trusted proxies in
+    front of it. `X-Forwarded-For` is read only where there are some, since any client can send it.
+    """
+    state = request.app.state
+    scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and same(sent.strip(), state.token):
+        return f"token:{hashlib.sha256(state.token.encode()).hexdigest()[:12]}"
+    peer = request.client.host if request.client else ""
+    return address_key(_forwarded(request, state.proxies) or peer)
+
+
+def address_key(address: str) -> str:
+    """A client's key from its address: IPv4 as it is, IPv6 by its /64 network.
+
+    >>> address_key("192.0.2.7"), address_key("::ffff:192.0.2.7"), address_key("2001:db8::1:2:3:4%eth0")
+    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, PREFIX), strict=False))
+
+
+def _forwarded(request: Request, proxies: int) -> str | None:
+    """The address that the outermost trusted proxy saw; each proxy appends one to the list."""
+    if not proxies:
+        return None
+    listed = [part.strip() for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
+    found = name_in(listed[-proxies]) if len(listed) >= proxies else None
+    return found if found and address_key(found) != "unknown" else None
