@@ -22,6 +22,7 @@ from resitta.dist.ray_actors import MakeAdapter, ReaderActor, WriterActor
 from resitta.dist.remote import RemoteReaders, RemoteWriter
 from resitta.errors import BadSetting, WorkerLost
 from resitta.serve.engine import Engine
+from resitta.serve.events import Events
 from resitta.serve.reader import Reader
 from resitta.serve.settings import Limits
 from resitta.serve.writer import Writer
@@ -56,6 +57,7 @@ class RayEngine(Engine):
         if local.published.network is None:
             reason = "predicts and learns in one step, so that readers cannot follow it"
             raise BadSetting(f"{self.adapter.method.name} {reason}; serve it without --engine ray")
+        self.events = Events()  # the writer's actor tells again what it has found in the folder
         self._lock = threading.Lock()
         self._cluster = ExitStack()
         self._ray = ray = self._cluster.enter_context(cluster(address, readers + 1))

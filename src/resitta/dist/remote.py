@@ -21,6 +21,7 @@ from resitta.serve.reader import Answer, Reader
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
+from resitta.serve.writer import RolledBack
 from resitta.stats import Stats
 
 T = TypeVar("T")
@@ -139,9 +140,10 @@ class RemoteWriter:
         """Save now and return the version saved."""
         return int(self._do("snapshot"))
 
-    def rollback(self, version: int | None = None) -> int:
-        """Go back to a snapshot and return the new version."""
-        return int(self._do("rollback", version))
+    def rollback(self, version: int | None = None) -> RolledBack:
+        """Go back to a snapshot, as `Writer.rollback` does."""
+        done: RolledBack = self._do("rollback", version)
+        return done
 
     def bank(self, most: int) -> Any:
         """Copy the memory of samples, as `Writer.bank` does."""
