@@ -1,4 +1,4 @@
-"""A reset or rollback is acknowledged when it is durable; otherwise the old state is in force, here and after a restart."""
+"""A reset or rollback is acknowledged when it is durable; otherwise the old state is in force, also after a restart."""
 
 import errno
 import os
@@ -6,6 +6,7 @@ import resource
 import signal
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ from resitta.serve.writer import Writer
 Make = Callable[[], Engine]
 CHANGES = ["reset", "rollback"]
 FULL = OSError(errno.ENOSPC, "No space left on device")
+FAILURES = [
+    ("resitta.state.atomic.os.fsync", FULL, 507),
+    ("resitta.state.atomic._sync_folder", OSError(errno.EIO, "Input/output error"), 503),
+    ("resitta.state.atomic.Path.replace", PermissionError(errno.EACCES, "Permission denied"), 503),
+    ("resitta.state.store.seal", MemoryError(), 503),
+]
 
 
 @pytest.fixture
@@ -42,7 +49,11 @@ def teach(engine: Engine, *seeds: int) -> None:
     for seed in seeds:
         done = engine.writer.inbox.counters.learned
         engine.submit(images(8, seed)).result(10)
-        until(lambda done=done: engine.writer.inbox.counters.learned == done + 8)
+        until(partial(has_learned, engine, done + 8))
+
+
+def has_learned(engine: Engine, count: int) -> bool:
+    return engine.writer.inbox.counters.learned == count
 
 
 def fail(error: BaseException) -> Callable[..., Any]:
@@ -62,18 +73,11 @@ def adaptation(engine: Engine) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize(
-    ("broken", "error", "status"),
-    [
-        ("resitta.state.atomic.os.fsync", FULL, 507),
-        ("resitta.state.atomic._sync_folder", OSError(errno.EIO, "Input/output error"), 503),
-        ("resitta.state.atomic.Path.replace", PermissionError(errno.EACCES, "Permission denied"), 503),
-        ("resitta.state.store.seal", MemoryError(), 503),
-    ],
-)
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure[0])
 def test_what_cannot_be_saved_is_not_done(
-    make: Make, monkeypatch: pytest.MonkeyPatch, name: str, broken: str, error: BaseException, status: int
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str, failure: tuple[str, BaseException, int]
 ) -> None:
+    broken, error, status = failure
     with make() as engine:
         teach(engine, 0)
         engine.writer.inbox.ask(engine.writer.snapshot).result(10)
@@ -180,9 +184,9 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize(("step", "done"), STEPS.items())
+@pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
-    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: str, done: bool
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: str
 ) -> None:
     def writer() -> Writer:
         adapter = resitta.adapt(model, "resitta", update_every=8)
@@ -203,6 +207,7 @@ def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
         first.rollback(1) if name == "rollback" else first.reset()
 
     assert os.WTERMSIG(in_child(task)) == signal.SIGKILL
+    done = STEPS[step]
     again = writer()
     changed = old if name == "rollback" else resitta.adapt(model, "resitta", update_every=8).state_dict()
     assert same(again.adapter.state_dict(), changed if done else newest)

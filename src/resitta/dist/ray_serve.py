@@ -100,8 +100,8 @@ class RayEngine(Engine):
             raise WorkerLost(f"the service did not start on Ray ({reason}); the cluster needs {wanted}") from error
         return actors
 
-    def _learn_from(self, images: Tensor) -> int:
+    def _learn_from(self, images: Tensor, clients: Sequence[str]) -> list[bool]:
         """Pass predicted images on to the writer."""
         with self._lock:
             self.predicted += len(images)
-        return self.writer.inbox.offer(images)
+        return self.writer.inbox.offer(images, clients=clients)

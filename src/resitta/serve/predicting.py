@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from resitta.components.entropy import entropy
 from resitta.serve import schema
 from resitta.serve.bodies import payloads
+from resitta.serve.clients import client_of
 from resitta.serve.engine import Engine
 from resitta.serve.history import History
 from resitta.serve.images import Decoder
@@ -59,7 +60,7 @@ class Predicting:
             found = await payloads(request, self.limits, take)
             images = await asyncio.get_running_loop().run_in_executor(self.decoders, self.decode, found)
             del found  # answered later, but not held any longer
-        answer = await result(self.engine.submit(images), self.limits.answer_timeout)
+        answer = await result(self.engine.submit(images, client_of(request)), self.limits.answer_timeout)
         return self._reply(answer, start)
 
     async def health(self) -> dict[str, str]:

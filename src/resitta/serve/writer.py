@@ -7,13 +7,15 @@ teacher that is replaced as a whole, never changed. So a prediction never waits 
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from typing import TypeVar, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from resitta.adapter import Adapter
@@ -21,12 +23,14 @@ from resitta.errors import BadState
 from resitta.guard.sentry import Reason
 from resitta.method import Learner
 from resitta.serve.events import Events, Kind
-from resitta.serve.inbox import Inbox
+from resitta.serve.inbox import Inbox, Taken
 from resitta.serve.published import Publisher, absorbs
 from resitta.serve.refused import Refused
 from resitta.serve.saving import Saver, not_saved
 from resitta.serve.settings import Limits
+from resitta.serve.shares import Shares
 from resitta.serve.storage import StateFolder
+from resitta.serve.voices import Voices
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -44,7 +48,7 @@ class RolledBack:
 
 
 class Writer:
-    """Learns from the images in its inbox, in their order, in batches of whatever is waiting."""
+    """Learns from the images in its inbox, from all clients in turn, in batches of whatever is waiting."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
         self.adapter = adapter
@@ -57,6 +61,8 @@ class Writer:
         self.published = self.publisher.publish(max(folder.versions(), default=0))
         self.saver = Saver(adapter, folder, events, every=limits.save_every, version=self.published.version)
         self.stats, self.guard_fired = adapter.stats, guard_counts(adapter)
+        self.voices, self.shares = Voices(adapter, events, most=limits.clients), Shares()
+        self.clients = self.voices.listing()
         adapter.watch(events)
         self._met: Learner | None = None
         self._looking_fails = False
@@ -82,17 +88,25 @@ class Writer:
         """How many snapshots could not be written."""
         return self.saver.failed
 
+    @property
+    def muted(self) -> frozenset[str]:
+        """The clients that are not learned from."""
+        return self.voices.muted
+
     # Tasks: what others may `ask` the inbox for. All of them run in the writer's thread.
 
-    def step(self, images: Tensor) -> tuple[Tensor, int, int]:
-        """Predict and learn in one call: the logits, the version they come from, and how many were learned from."""
+    def step(self, images: Tensor, clients: Sequence[str]) -> tuple[Tensor, int, list[bool]]:
+        """Predict and learn in one call: the logits, the version they come from, and which were learned from."""
         version, before = self.published.version, self.adapter.learner.updates
-        with self.adapter.paused() if self.inbox.paused else nullcontext():
-            logits = self.adapter(images)
-        self.inbox.record(len(images))
+        heard = np.array([not self.inbox.paused and name not in self.muted for name in clients])
+        logits = self._answer(images, torch.from_numpy(heard).to(images.device), clients)
+        self.inbox.record(len(images), screened=int((~heard).sum()))
+        if not self.inbox.paused:
+            self.voices.hear(images, logits, clients)
+            self.voices.count(clients, heard)
         if self.adapter.learner.updates != before:
             self._publish()
-        return logits, version, 0 if self.inbox.paused else len(images)
+        return logits, version, heard.tolist()
 
     def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
         """Stop learning at once; predictions go on."""
@@ -152,37 +166,71 @@ class Writer:
             self.inbox.wait(REFRESH)
             for task in self.inbox.tasks():
                 task()
-            if (samples := self.inbox.take()) is not None:
-                self._learn(*samples)
+            if (taken := self.inbox.take()) is not None:
+                self._learn(taken)
             self._look_and_save()
         for task in self.inbox.tasks():  # asked for in the last moment
             task()
         self.saver.save(self.published.version)
 
-    def _learn(self, images: Tensor, logits: Tensor | None) -> None:
+    def _learn(self, taken: Taken) -> None:
         before = self.adapter.learner.updates
         try:
-            self._teach(images, logits)
+            heard = self._teach(taken)
             if self.adapter.learner.updates != before:
                 self._publish()
         except Exception as error:  # such as memory that ran out: go on predicting from what was published
             logger.exception("learning failed and is paused")
-            self.inbox.settle(skipped=len(images))
+            self.inbox.settle(skipped=len(taken.images))
             self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
             return
-        self.inbox.settle(learned=len(images))
+        self.voices.count(taken.clients, heard)
+        self.inbox.settle(learned=int(heard.sum()), screened=int((~heard).sum()))
 
-    def _teach(self, images: Tensor, logits: Tensor | None) -> None:
-        """Learn from what was predicted already, where that is known and the learner can."""
-        source, learner = self.adapter.source, self.adapter.learner
-        images = images.to(source.device, source.dtype)
+    def _teach(self, taken: Taken) -> NDArray[np.bool_]:
+        """Learn from those images of a batch that may be learned from; return which."""
+        source = self.adapter.source
+        images = taken.images.to(source.device, source.dtype)
+        logits = self._predicted(images) if taken.logits is None else taken.logits.to(source.device)
+        heard = self.voices.hear(images, logits, taken.clients)
+        if heard.any():
+            chosen = torch.from_numpy(heard).to(source.device)
+            self._absorb(images[chosen], logits[chosen], list(compress(taken.clients, heard.tolist())))
+        return heard
+
+    def _absorb(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
+        """Learn from what was predicted already, where the learner can."""
+        learner = self.adapter.learner
+        self._share(clients)
         # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
-        if logits is None or learner is not self._met or not absorbs(learner):
+        if learner is not self._met or not absorbs(learner):
             self.adapter(images)
             self._met = learner
             return
         with self.adapter.turn:
-            self.adapter.learn(images, logits.to(source.device))
+            self.adapter.learn(images, logits)
+
+    def _answer(self, images: Tensor, heard: Tensor, clients: Sequence[str]) -> Tensor:
+        """Predict all images, and learn from some."""
+        if not heard.all():
+            with self.adapter.paused():
+                logits: Tensor = self.adapter(images)
+        if heard.any():
+            self._share(list(compress(clients, heard.tolist())))
+            learned = self.adapter(images[heard])
+            logits = learned if heard.all() else logits.index_copy(0, heard.nonzero().flatten(), learned)
+        return logits
+
+    def _share(self, clients: Sequence[str]) -> None:
+        memory = self.adapter.learner.memory()
+        if memory is not None:
+            self.shares.begin(memory, self.voices.numbers(clients))
+
+    def _predicted(self, images: Tensor) -> Tensor:
+        network = self.published.network
+        assert network is not None  # who cannot be published is asked to `step`
+        with torch.no_grad():
+            return network(images)
 
     def _publish(self) -> None:
         self.published = self.publisher.publish(self.published.version + 1)
@@ -224,6 +272,7 @@ class Writer:
         """Renew the statistics. A failure is told when it begins; until it ends the old ones stay."""
         try:
             self.stats, self.guard_fired = self.adapter.stats, guard_counts(self.adapter)
+            self.clients = self.voices.listing()
         except Exception as error:  # whatever it is, predictions and learning do not depend on it
             if not self._looking_fails:
                 logger.exception("the statistics cannot be taken, the service goes on")
