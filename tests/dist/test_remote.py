@@ -1,7 +1,7 @@
 """The writer's and the readers' faces, before actors and a Ray that live in this process."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +78,14 @@ def test_images_that_cannot_be_sent_are_counted_as_dropped() -> None:
     taken = [inbox.offer(torch.rand(1, 3, 4, 4), ["a"]) for _ in range(IN_FLIGHT + 5)]
     assert taken.count([True]) == IN_FLIGHT
     assert inbox.counters.dropped == 2 + 2 + 5
+
+
+def test_images_of_clients_that_are_not_learned_from_are_sent_all_the_same() -> None:
+    actor = writer_actor()
+    actor.answers["report"] = lambda: replace(report(), muted=frozenset({"bad"}))
+    inbox = RemoteInbox(FakeRay(), actor)
+    assert inbox.offer(torch.rand(2, 3, 4, 4), ["good", "bad"]) == [True, False]
+    assert actor.calls == ["report", "offer"], "so that it can regain its voice"
 
 
 def test_a_new_writer_is_noticed_and_refusals_are_raised(tmp_path: Path) -> None:

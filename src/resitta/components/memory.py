@@ -22,8 +22,8 @@ from resitta.errors import BadImages, BadState
 Screen = Callable[[Tensor, Tensor], Tensor]
 """Returns the logits of images, NaN for those that shall pass by as if they had not come."""
 
-Quota = Callable[[int, int], int | None]
-"""From the slot for a sample, and the sample's place in its batch, to the slot it may have; None discards it."""
+Quota = Callable[[int | None, int], int | None]
+"""From the slot for a sample, and the sample's place in its batch, to the slot it gets; None discards it."""
 
 
 class Memory(nn.Module, ABC):
@@ -111,7 +111,7 @@ class Memory(nn.Module, ABC):
         for index, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
             own["clock"] = clock = own["clock"] + 1
             slot = self.admit(label, entropy) if math.isfinite(entropy) else None
-            if slot is not None and quota is not None:
+            if quota is not None and math.isfinite(entropy):
                 slot = quota(slot, index if places is None else int(places[index]))
             if slot is not None:
                 self.put(slot, label, entropy, clock)

@@ -7,7 +7,8 @@ teacher that is replaced as a whole, never changed. So a prediction never waits 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -201,14 +202,14 @@ class Writer:
     def _absorb(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
         """Learn from what was predicted already, where the learner can."""
         learner = self.adapter.learner
-        self._share(clients)
-        # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
-        if learner is not self._met or not absorbs(learner):
-            self.adapter(images)
-            self._met = learner
-            return
-        with self.adapter.turn:
-            self.adapter.learn(images, logits)
+        with self._shared(clients):
+            # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
+            if learner is not self._met or not absorbs(learner):
+                self.adapter(images)
+                self._met = learner
+                return
+            with self.adapter.turn:
+                self.adapter.learn(images, logits)
 
     def _answer(self, images: Tensor, heard: Tensor, clients: Sequence[str]) -> Tensor:
         """Predict all images, and learn from some."""
@@ -216,15 +217,21 @@ class Writer:
             with self.adapter.paused():
                 logits: Tensor = self.adapter(images)
         if heard.any():
-            self._share(list(compress(clients, heard.tolist())))
-            learned = self.adapter(images[heard])
+            with self._shared(list(compress(clients, heard.tolist()))):
+                learned = self.adapter(images[heard])
             logits = learned if heard.all() else logits.index_copy(0, heard.nonzero().flatten(), learned)
         return logits
 
-    def _share(self, clients: Sequence[str]) -> None:
+    @contextmanager
+    def _shared(self, clients: Sequence[str]) -> Iterator[None]:
+        """Divide the memory between clients while samples of these are learned from."""
         memory = self.adapter.learner.memory()
         if memory is not None:
             self.shares.begin(memory, self.voices.numbers(clients))
+        try:
+            yield
+        finally:
+            self.shares.end()
 
     def _predicted(self, images: Tensor) -> Tensor:
         network = self.published.network
