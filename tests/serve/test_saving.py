@@ -34,6 +34,7 @@ FAILURES = [
     ("resitta.state.atomic.Path.replace", PermissionError(errno.EACCES, "Permission denied"), 503),
     ("resitta.state.store.seal", MemoryError(), 503),
 ]
+"""What fails and how, and the status of the answer."""
 
 
 @pytest.fixture
@@ -96,6 +97,16 @@ def test_what_cannot_be_saved_is_not_done(
         teach(engine, 3)  # and it goes on learning
         assert engine.writer.published.version == 4
         assert engine.adapter.samples == 32
+
+
+def test_a_state_that_cannot_be_published_is_not_in_force(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make() as engine:
+        teach(engine, 0)
+        before = adaptation(engine)
+        monkeypatch.setattr(engine.writer.publisher, "publish", fail(MemoryError()))
+        assert isinstance(engine.writer.inbox.ask(engine.writer.reset).exception(10), MemoryError)
+        assert same(adaptation(engine), before)
+        assert engine.writer.folder.versions() == []
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -174,11 +185,12 @@ def kill_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STEPS = {
+    "resitta.serve.writer.Publisher.publish": False,
     "resitta.state.atomic.secrets.token_hex": False,
     "resitta.state.atomic.os.fsync": False,
     "resitta.state.atomic.Path.replace": False,
     "resitta.state.atomic._sync_folder": True,
-    "resitta.serve.writer.Publisher.publish": True,
+    "resitta.serve.writer.Inbox.empty": True,
 }
 """Where a process is killed, and whether its change is in force after that."""
 

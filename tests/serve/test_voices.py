@@ -100,3 +100,12 @@ def test_the_listing_names_the_busiest_by_names_that_tell_nothing(model: nn.Modu
     assert "192" not in str(voices.listing())
     assert len(voices.listing(top=1)) == 1
     assert voices_for(model)._name("192.0.2.1") != voices._name("192.0.2.1"), "nobody can look an address up"
+
+
+def test_many_clients_do_not_push_other_events_out(model: nn.Module) -> None:
+    voices = voices_for(model)
+    for number in range(40):
+        for _ in range(2):
+            voices.hear(*batch(65, 64), ["good"] + [f"bad {number}"] * 64)
+    assert len(voices.muted) == 40
+    assert 10 <= len(voices.events.newest()) <= 16

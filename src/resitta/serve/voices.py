@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,9 @@ REGAINS = 0.25
 
 RECENT = 1000
 """For how many samples of all clients together a client counts as present."""
+
+TOLD = 10
+"""How many such changes are told at once; beyond that one in `RECENT` samples, lest they push other events out."""
 
 
 @dataclass
@@ -82,6 +85,7 @@ class Voices:
         self._numbers = itertools.count()
         self._clock = 0
         self._salt = secrets.token_bytes(16)
+        self._told: deque[int] = deque(maxlen=TOLD)
 
     def hear(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
         """Return which images may be learned from, and remember how many of each client look like nothing known."""
@@ -150,7 +154,9 @@ class Voices:
     def _tell(self, key: str, client: Client) -> None:
         share = f"{client.unknown_share:.0%} of its last images look like nothing known"
         text = "is learned from again" if client.has_voice else "is predicted, but no longer learned from"
-        self.events.add("guard", f"client {client.name} {text}: {share}")
+        if len(self._told) < TOLD or self._clock - self._told[0] >= TOLD * RECENT:
+            self.events.add("guard", f"client {client.name} {text}: {share}")
+            self._told.append(self._clock)
         logger.warning("client %s (%s) %s: %s", client.name, key, text, share)
 
     def _name(self, key: str) -> str:

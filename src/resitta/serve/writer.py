@@ -251,6 +251,7 @@ class Writer:
         before, version = self.adapter.state_dict(), self.published.version
         try:
             result = change()
+            published = self.publisher.publish(version + 1)
             if (error := self.saver.save(version + 1)) is not None:
                 raise not_saved(f"{name} was not done, version {version} goes on", error)
         except BaseException:
@@ -259,7 +260,7 @@ class Writer:
             raise
         finally:
             self._met = None  # what was predicted a moment ago is from another state, or another learner's
-        self._publish()
+        self.published = published
         self.inbox.empty()
         return result
 
