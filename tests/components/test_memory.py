@@ -225,6 +225,25 @@ def test_rescoring_replaces_labels_and_entropies_only() -> None:
     assert memory.clock == 3
 
 
+@pytest.mark.parametrize("make", [*KINDS.values(), lambda n: IndexedEntroBank(n, generator=torch.Generator())])
+def test_a_quota_decides_who_gets_which_slot(make: Callable[[int], Memory]) -> None:
+    memory, asked = make(6), []
+
+    def quota(slot: int | None, place: int) -> int | None:
+        asked.append(place)
+        return slot if memory.size < memory.capacity else 2
+
+    memory.quota = quota
+    memory.screen = lambda _, logits: logits.masked_fill((torch.arange(len(logits)) == 1)[:, None], torch.nan)
+    list(memory.fill(numbered(0, 40), random_logits(40), every=64))
+    assert asked == [0, *range(2, 40)], "places in the batch, without the one that was left out"
+    assert numbers(memory)[2] == 39
+    memory.quota = lambda slot, place: None
+    before = numbers(memory)
+    list(memory.fill(numbered(40, 80), random_logits(40, 1), every=64))
+    assert numbers(memory) == before
+
+
 def test_random_choice_is_uniform_and_seeded() -> None:
     slots = np.array([2, 5, 7])
     draws = [random_choice(slots, generator) for generator in [torch.Generator().manual_seed(0)] for _ in range(3000)]

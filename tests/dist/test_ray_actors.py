@@ -1,5 +1,6 @@
 """The actors as plain objects: what they do needs no cluster."""
 
+import errno
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -38,7 +39,7 @@ def test_a_reader_hears_each_version_once(writer: WriterActor, model: nn.Module)
     assert first is not None
     assert (first.version, first.tensors) == (0, {})
     assert writer.news(0, first.writer, 0) is None
-    assert writer.offer(torch.rand(64, 3, 10, 10).numpy()) == 64
+    assert writer.offer(torch.rand(64, 3, 10, 10).numpy()) == [True] * 64
     deadline = time.monotonic() + 20
     while (second := writer.news(0, first.writer, 0)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -59,3 +60,34 @@ def test_tasks_are_done_and_refusals_travel(writer: WriterActor) -> None:
     assert refusal is not None
     assert refusal[0] == 409
     assert "no snapshot of version 7" in refusal[1]
+
+
+def test_clients_are_told_apart_by_the_writer(model: nn.Module, tmp_path: Path) -> None:
+    writer = WriterActor(partial(resitta.adapt, model, guard=True), Path.cwd(), tmp_path, Limits())
+    try:
+        images = torch.rand(64, 3, 10, 10)
+        images[8:] = 0
+        for _ in range(2):
+            writer.offer(images.numpy(), ["good"] * 8 + ["bad"] * 56)
+        deadline = time.monotonic() + 20
+        while len(writer.report().clients) < 2 or writer.report().counters.waiting:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        report = writer.report()
+        assert (report.counters.learned, report.counters.screened) == (16, 112)
+        assert report.muted == {"bad"}
+        assert "is predicted, but no longer learned from" in report.events[0].text
+    finally:
+        writer.close()
+
+
+def test_a_reset_on_a_full_disk_is_refused(writer: WriterActor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("resitta.state.atomic.os.fsync", full)
+    result, refusal = writer.do("reset")
+    assert result is None
+    assert refusal is not None
+    assert refusal[0] == 507
+    assert "version 0 goes on" in refusal[1]

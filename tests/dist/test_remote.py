@@ -1,7 +1,7 @@
 """The writer's and the readers' faces, before actors and a Ray that live in this process."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,20 +64,28 @@ def report(writer: str = "first", version: int = 3) -> Report:
 
 
 def writer_actor() -> Actor:
-    return Actor({"report": report, "offer": len, "do": lambda task, *_: (None, (409, f"{task} is refused"))})
+    return Actor({"report": report, "offer": lambda images, clients: len(images), "do": lambda task, *_: (None, (409, f"{task} is refused"))})
 
 
 def test_images_that_cannot_be_sent_are_counted_as_dropped() -> None:
     actor = writer_actor()
     inbox = RemoteInbox(FakeRay(), actor)
-    assert inbox.offer(torch.rand(2, 3, 4, 4)) == 2
+    assert inbox.offer(torch.rand(2, 3, 4, 4), ["a", "b"]) == [True, True]
     actor.dead = True
-    assert inbox.offer(torch.rand(2, 3, 4, 4)) == 2, "they are on their way"
+    assert inbox.offer(torch.rand(2, 3, 4, 4), ["a", "b"]) == [True, True], "they are on their way"
     assert inbox.counters == Counters(offered=7, dropped=2, learned=5), "the first were not acknowledged any more"
     actor.silent = True
-    taken = [inbox.offer(torch.rand(1, 3, 4, 4)) for _ in range(IN_FLIGHT + 5)]
-    assert sum(taken) == IN_FLIGHT
+    taken = [inbox.offer(torch.rand(1, 3, 4, 4), ["a"]) for _ in range(IN_FLIGHT + 5)]
+    assert taken.count([True]) == IN_FLIGHT
     assert inbox.counters.dropped == 2 + 2 + 5
+
+
+def test_images_of_clients_that_are_not_learned_from_are_sent_all_the_same() -> None:
+    actor = writer_actor()
+    actor.answers["report"] = lambda: replace(report(), muted=frozenset({"bad"}))
+    inbox = RemoteInbox(FakeRay(), actor)
+    assert inbox.offer(torch.rand(2, 3, 4, 4), ["good", "bad"]) == [True, False]
+    assert actor.calls == ["report", "offer"], "so that it can regain its voice"
 
 
 def test_a_new_writer_is_noticed_and_refusals_are_raised(tmp_path: Path) -> None:
@@ -99,7 +107,7 @@ def test_requests_pass_by_readers_that_died() -> None:
         return np.zeros((len(images), 5), np.float32), 4
 
     actors = [Actor({"predict": predict, "version": lambda: 4}) for _ in range(2)]
-    readers = RemoteReaders(FakeRay(), actors, Limits(), len)
+    readers = RemoteReaders(FakeRay(), actors, Limits(), lambda images, _: [True] * len(images))
     readers.start()
     actors[0].dead = True
     assert [readers.submit(torch.rand(3, 3, 4, 4)).result(5).version for _ in range(3)] == [4, 4, 4]

@@ -56,3 +56,22 @@ def test_snapshot_rollback_and_reset(client: httpx.Client, holder: httpx.Client)
         answer = holder.post(f"/rollback?version={wrong}")
         assert answer.status_code == 422
         assert "version" in answer.json()["error"]
+
+
+def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, engine: Engine) -> None:
+    assert holder.post("/snapshot").json()["version"] == 0
+    assert holder.post("/reset").json()["version"] == 1
+    engine.writer.folder._file(1).write_bytes(b"damaged")
+    answer = holder.post("/rollback")
+    assert answer.status_code == 200
+    assert answer.json() == {"version": 2, "learning": True, "snapshot": 0, "skipped": [1]}
+    texts = [event["text"] for event in holder.get("/stats").json()["events"]]
+    assert texts[0] == "rolled back to version 0, as version 2"
+    assert "state-0000000001.safetensors is not a safetensors file" in texts[1]
+    answer = holder.post("/rollback?version=1")
+    assert answer.status_code == 409
+    assert "state-0000000001.safetensors" in answer.json()["error"]
+    for version in (0, 2):
+        engine.writer.folder._file(version).write_bytes(b"damaged")
+    assert holder.post("/rollback").status_code == 409
+    assert holder.get("/stats").json()["version"] == 2

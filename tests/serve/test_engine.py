@@ -36,6 +36,14 @@ def learned(engine: Engine, count: int) -> Callable[[], bool]:
     return lambda: engine.writer.inbox.counters.learned == count
 
 
+def test_the_adapter_can_be_used_after_the_service(make: Make) -> None:
+    with make(update_every=8) as engine:
+        engine.submit(images(8), "one").result(10)
+        until(learned(engine, 8))
+    engine.adapter(images(64, 1))
+    assert engine.adapter.samples == 72
+
+
 def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Make, model: nn.Module) -> None:
     plain = resitta.adapt(model, "resitta", update_every=16)
     with make(update_every=16) as engine:
@@ -169,7 +177,7 @@ def test_snapshot_rollback_and_reset(make: Make) -> None:
         until(learned(engine, 80))
         with pytest.raises(Refused, match=f"there are: {saved}"):
             ask(lambda: writer.rollback(saved + 1)).result(10)
-        version = ask(lambda: writer.rollback(saved)).result(10)
+        version = ask(lambda: writer.rollback(saved)).result(10).version
         assert version > saved
         assert torch.equal(engine.submit(images(4)).result(10).logits, before)
         assert ask(writer.reset).result(10) == version + 1
@@ -200,6 +208,18 @@ def test_a_restart_after_a_rollback_stays_rolled_back(make: Make) -> None:
         ask(first.writer.snapshot).result(10)
         ask(lambda: first.writer.rollback(0)).result(10)
     assert make(update_every=8).adapter.samples == 0
+
+
+def test_a_restart_tells_of_a_damaged_snapshot_and_does_not_use_its_number_again(make: Make, tmp_path: Path) -> None:
+    with make(update_every=8) as first:
+        first.submit(images(8)).result(10)
+        until(learned(first, 8))
+    first.writer.folder._file(5).write_bytes(b"damaged")
+    second = make(update_every=8)
+    assert (second.adapter.samples, second.writer.published.version) == (8, 5)
+    (event,) = second.stats()["events"]
+    assert event["kind"] == "failure"
+    assert "state-0000000005.safetensors" in event["text"]
 
 
 def test_the_state_is_saved_from_time_to_time(make: Make) -> None:
@@ -239,17 +259,6 @@ def test_a_state_folder_that_was_removed_is_made_again(make: Make, tmp_path: Pat
         shutil.rmtree(tmp_path)
         engine.submit(images(8)).result(10)
         until(lambda: engine.writer.folder.versions() == [1])
-
-
-def test_a_reset_that_cannot_be_saved_is_done_all_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make(update_every=8) as engine:
-        engine.submit(images(8)).result(10)
-        until(learned(engine, 8))
-        monkeypatch.setattr("resitta.state.atomic.os.fsync", raiser(MemoryError()))
-        assert engine.writer.inbox.ask(engine.writer.reset).result(10) == 2
-        assert engine.adapter.samples == 0
-        assert engine.stats()["failed_saves"] == 1
-        assert engine.stats()["events"][1]["kind"] == "failure"
 
 
 def raiser(error: BaseException) -> Callable[..., None]:
@@ -334,6 +343,35 @@ def test_methods_that_cannot_be_exported_are_served_in_one_step(make: Make, meth
         assert engine.submit(images(8, 9)).result(30).learned == 0
         assert engine.stats()["predictions_wait_for_updates"]
     assert engine.adapter.samples == engine.writer.inbox.counters.learned == 24
+
+
+def test_a_muted_client_is_predicted_and_not_learned_from_in_one_step_either(make: Make) -> None:
+    with make("note", guard=True) as engine:
+        for seed in range(10):
+            engine.submit(images(4, seed), "good").result(30)
+            engine.submit(torch.zeros(16, 3, SIZE, SIZE), "bad").result(30)
+        assert engine.writer.muted == {"bad"}
+        before = engine.adapter.samples
+        answer = engine.submit(images(8), "bad").result(30)
+        assert (len(answer.logits), answer.learned, engine.adapter.samples) == (8, 0, before)
+        assert engine.submit(images(8), "good").result(30).learned == 8
+        assert engine.adapter.samples == before + 8
+        counters = engine.writer.inbox.counters
+    assert counters.screened > 8
+    assert counters.offered == counters.learned + counters.screened
+
+
+def test_the_metrics_count_screened_images_and_name_no_client(make: Make) -> None:
+    with make(update_every=8, guard=True) as engine:
+        for seed in range(4):
+            engine.submit(images(4, seed), "192.0.2.1").result(10)
+            engine.submit(torch.zeros(24, 3, SIZE, SIZE), "192.0.2.2").result(10)
+            until(lambda: engine.writer.inbox.counters.waiting == 0)
+        page = Metrics(engine).page().decode()
+    screened = engine.writer.inbox.counters.screened
+    assert f"resitta_images_screened_total {float(screened)}" in page
+    assert "resitta_clients_muted 1.0" in page
+    assert all(client["name"] not in page for client in engine.writer.voices.listing())
 
 
 def test_many_threads_lose_and_double_nothing(make: Make) -> None:

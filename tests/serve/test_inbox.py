@@ -10,7 +10,8 @@ from resitta.serve.refused import Refused
 
 
 def balanced(counters: Counters) -> bool:
-    return counters.offered == counters.learned + counters.dropped + counters.skipped + counters.waiting
+    others = counters.learned + counters.dropped + counters.skipped + counters.screened + counters.waiting
+    return counters.offered == others
 
 
 @settings(max_examples=40, deadline=None)
@@ -19,9 +20,10 @@ def test_every_image_is_accounted_for_whatever_happens(events: list[tuple[str, i
     inbox = Inbox(room=12, batch=5)
     for event, count in events:
         if event == "offer":
-            assert 0 <= inbox.offer(torch.zeros(count, 1), torch.zeros(count, 2)) <= count
+            clients = ["a", "b", "a", "c", "a", "a", "d", "b", "a"][:count]
+            assert len(inbox.offer(torch.zeros(count, 1), torch.zeros(count, 2), clients)) == count
         elif event == "take" and (taken := inbox.take()) is not None:
-            inbox.settle(learned=len(taken[0]))
+            inbox.settle(learned=len(taken.images) - 1, screened=1)
         elif event == "empty":
             inbox.empty()
         elif event == "record":
@@ -39,11 +41,10 @@ def test_images_come_out_in_their_order_each_once() -> None:
         inbox.offer(numbers, -numbers)
     found = []
     while (taken := inbox.take()) is not None:
-        images, logits = taken
-        assert logits is not None
-        assert torch.equal(logits, -images)
-        found += images.flatten().tolist()
-        inbox.settle(learned=len(images))
+        assert taken.logits is not None
+        assert torch.equal(taken.logits, -taken.images)
+        found += taken.images.flatten().tolist()
+        inbox.settle(learned=len(taken.images))
     assert found == list(range(8))
     assert inbox.counters.learned == 8
 
@@ -54,15 +55,15 @@ def test_logits_come_out_only_if_all_images_of_a_batch_have_them() -> None:
     inbox.offer(torch.zeros(1, 1))
     taken = inbox.take()
     assert taken is not None
-    assert taken[0].shape == (3, 1)
-    assert taken[1] is None
+    assert taken.images.shape == (3, 1)
+    assert taken.logits is None
 
 
 def test_images_taken_still_need_room() -> None:
     inbox = Inbox(room=4, batch=4)
     inbox.offer(torch.zeros(4, 1), torch.zeros(4, 2))
     inbox.take()
-    assert inbox.offer(torch.zeros(1, 1), torch.zeros(1, 2)) == 0
+    assert inbox.offer(torch.zeros(1, 1), torch.zeros(1, 2)) == [False]
     assert inbox.counters.dropped == 1
 
 

@@ -74,7 +74,7 @@ def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine
 def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Engine) -> None:
     assert post(client, picture()).status_code == 200
     plain = engine.reader.predict
-    engine.reader.predict = lambda images: (torch.full((len(images), 5), torch.nan), 0, 0)
+    engine.reader.predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
     answer = post(client, picture())
     engine.reader.predict = plain
     assert answer.status_code == 500

@@ -17,10 +17,10 @@ class Slow:
         self.go = threading.Event()
         self.sizes: list[int] = []
 
-    def __call__(self, images: Tensor) -> tuple[Tensor, int, int]:
+    def __call__(self, images: Tensor, clients: list[str]) -> tuple[Tensor, int, list[bool]]:
         self.go.wait(10)
         self.sizes.append(len(images))
-        return images * 2, len(self.sizes), len(images)
+        return images * 2, len(self.sizes), [True] * len(images)
 
 
 def numbers(*values: int) -> Tensor:
@@ -77,10 +77,10 @@ def test_a_cancelled_request_is_not_predicted() -> None:
 
 
 def test_a_failure_reaches_the_requests_and_the_reader_goes_on() -> None:
-    def fail_once(images: Tensor) -> tuple[Tensor, int, int]:
+    def fail_once(images: Tensor, clients: list[str]) -> tuple[Tensor, int, list[bool]]:
         if images[0] == 0:
             raise ValueError("zero")
-        return images, 0, 0
+        return images, 0, [False]
 
     reader = Reader(fail_once, Limits(wait_ms=0))
     reader.start()
@@ -89,12 +89,19 @@ def test_a_failure_reaches_the_requests_and_the_reader_goes_on() -> None:
     reader.close()
 
 
-def test_images_to_learn_from_are_shared_out_in_order() -> None:
-    reader = Reader(lambda images: (images, 0, 3), Limits(wait_ms=200))
-    futures = [reader.submit(numbers(1, 2)) for _ in range(3)]
+def test_each_request_hears_of_its_own_images_and_each_image_has_its_client() -> None:
+    seen: list[str] = []
+
+    def predict(images: Tensor, clients: list[str]) -> tuple[Tensor, int, list[bool]]:
+        seen.extend(clients)
+        return images, 0, [client != "b" for client in clients]
+
+    reader = Reader(predict, Limits(wait_ms=200))
+    futures = [reader.submit(numbers(1, 2), client) for client in ("a", "b", "c")]
     reader.start()
-    assert [future.result(10).learned for future in futures] == [2, 1, 0]
+    assert [future.result(10).learned for future in futures] == [2, 0, 2]
     reader.close()
+    assert seen == ["a", "a", "b", "b", "c", "c"]
 
 
 def test_closing_answers_what_waits_and_refuses_the_rest() -> None:

@@ -37,14 +37,20 @@ def test_only_the_newest_snapshots_are_kept(model: nn.Module, tmp_path: Path) ->
     assert len(list(folder.path.iterdir())) == 2
 
 
-def test_recovery_passes_over_a_damaged_snapshot_and_clears_leftovers(model: nn.Module, tmp_path: Path) -> None:
+def test_recovery_passes_over_a_damaged_snapshot_and_clears_leftovers(
+    model: nn.Module, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder, adapter = StateFolder(tmp_path, keep=5), resitta.adapt(model, "resitta")
     adapter(images(9))
     folder.save(adapter, 1)
     folder._file(2).write_bytes(b"damaged")
     (tmp_path / "state-0000000003.safetensors.77.tmp").write_bytes(b"half")
     fresh = resitta.adapt(model, "resitta")
-    assert folder.recover(fresh) == 2  # the number is not used again
+    loaded = folder.recover(fresh)
+    assert loaded.version == 1
+    assert list(loaded.skipped) == [2]
+    assert "state-0000000002.safetensors is not a safetensors file" in loaded.skipped[2]
+    assert "state-0000000002.safetensors" in caplog.text
     assert fresh.samples == 9
     assert not list(tmp_path.glob("*.tmp"))
 

@@ -34,12 +34,14 @@ class IndexedEntroBank(EntroBank):
         self._reindex()
 
     def admit(self, label: int, entropy: float) -> int | None:
-        """Decide by the index and keep it up to date."""
-        slot = self._leaving(entropy) if self.size == self.capacity else self.size
-        if slot is not None:
-            self.index.put(slot, label, self.clock, entropy)
-            self.found.oldest = self.found.outlook = None
-        return slot
+        """Decide by the index."""
+        return self._leaving(entropy) if self.size == self.capacity else self.size
+
+    def put(self, slot: int, label: int, entropy: float, birth: int) -> None:
+        """Note the sample, and keep the index up to date."""
+        super().put(slot, label, entropy, birth)
+        self.index.put(slot, label, birth, entropy)
+        self.found.oldest = self.found.outlook = None
 
     def _leaving(self, entropy: float) -> int | None:
         """Algorithm 1, lines 9 to 23."""

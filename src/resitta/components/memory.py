@@ -22,6 +22,9 @@ from resitta.errors import BadImages, BadState
 Screen = Callable[[Tensor, Tensor], Tensor]
 """Returns the logits of images, NaN for those that shall pass by as if they had not come."""
 
+Quota = Callable[[int | None, int], int | None]
+"""From the slot for a sample, and the sample's place in its batch, to the slot it gets; None discards it."""
+
 
 class Memory(nn.Module, ABC):
     """At most `capacity` samples, each with the label and entropy it had when it came in, and its age in samples."""
@@ -38,6 +41,7 @@ class Memory(nn.Module, ABC):
         self.all_entropies = np.zeros(capacity, dtype=np.float64)
         self.births = np.zeros(capacity, dtype=np.int64)
         self.screen: Screen | None = None
+        self.quota: Quota | None = None
         self.size = 0
         self.clock = 0
         self.classes = 0
@@ -77,34 +81,51 @@ class Memory(nn.Module, ABC):
         self._make_room(images)
         self.classes = logits.shape[1]
         labels, entropies = labels_and_entropies(self.screen(images, logits) if self.screen else logits, self.replay)
+        places = np.arange(len(images))
         if self.screen and not np.isfinite(entropies).all():
-            known = np.flatnonzero(np.isfinite(entropies))
-            images, labels, entropies = images[torch.from_numpy(known)], labels[known], entropies[known]
+            places = np.flatnonzero(np.isfinite(entropies))
+            images, labels, entropies = images[torch.from_numpy(places)], labels[places], entropies[places]
         start = 0
         while start < len(images):
             stop = min(len(images), start + every - self.clock % every)
-            self.add(images[start:stop], labels[start:stop], entropies[start:stop])
+            self.add(images[start:stop], labels[start:stop], entropies[start:stop], places[start:stop])
             start = stop
             if self.clock % every == 0:
                 yield
 
-    def add(self, images: Tensor, labels: NDArray[np.int64], entropies: NDArray[np.float64]) -> None:
-        """Offer samples one after the other, then copy the images of those that stay, all at once."""
+    def add(
+        self,
+        images: Tensor,
+        labels: NDArray[np.int64],
+        entropies: NDArray[np.float64],
+        places: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Offer samples one after the other, then copy the images of those that stay, all at once.
+
+        `places`: where the samples stood in the batch that a `quota` knows; as they are, unless some were left out.
+        """
         self._make_room(images)
         newest: dict[int, int] = {}
+        quota = self.quota
         own = vars(self)  # setting attributes of a module by name would take longer than the decisions
         for index, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
             own["clock"] = clock = own["clock"] + 1
             slot = self.admit(label, entropy) if math.isfinite(entropy) else None
+            if quota is not None and math.isfinite(entropy):
+                slot = quota(slot, index if places is None else int(places[index]))
             if slot is not None:
-                self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, clock
-                if slot == own["size"]:
-                    own["size"] += 1
+                self.put(slot, label, entropy, clock)
                 newest[slot] = index
         if newest:
             slots, indices = torch.tensor((list(newest), list(newest.values())), device="cpu")
             kept = self._kept(images.index_select(0, indices.to(images.device, non_blocking=True)))
             self.images.index_copy_(0, slots.to(kept.device, non_blocking=True), kept)
+
+    def put(self, slot: int, label: int, entropy: float, birth: int) -> None:
+        """Note what is known of the sample that takes a slot."""
+        self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, birth
+        if slot == self.size:
+            vars(self)["size"] += 1
 
     def forget_before(self, birth: int) -> None:
         """Let all samples go that came before the `birth`-th of the stream."""

@@ -7,8 +7,8 @@ Ray starts a lost writer anew, which continues from its last snapshot, and the r
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ class Report:
     events: list[Event]
     failed_saves: int
     guard_fired: dict[str, int]
+    clients: list[dict[str, Any]] = field(default_factory=list)
+    muted: frozenset[str] = frozenset()
 
 
 def changes(source: nn.Module, adapted: nn.Module) -> dict[str, Tensor]:
@@ -96,9 +98,9 @@ class WriterActor:
         self.readers: dict[int, int] = {}
         self.writer.start()
 
-    def offer(self, images: Any) -> int:
-        """Learn from images, an array, when their turn comes; return how many are taken."""
-        return self.writer.inbox.offer(torch.tensor(images))
+    def offer(self, images: Any, clients: Sequence[str] | None = None) -> list[bool]:
+        """Learn from images of some clients, an array, when their turn comes; return which are taken."""
+        return self.writer.inbox.offer(torch.tensor(images), clients=clients)
 
     def news(self, reader: int, writer: str, version: int) -> News | None:
         """Return the newest state, or None if it is the one the reader has."""
@@ -113,7 +115,7 @@ class WriterActor:
         writer = self.writer
         counters, events = writer.inbox.counters, writer.events.newest()
         version, readers = writer.published.version, dict(self.readers)
-        rest = (counters, writer.stats, events, writer.failed_saves, writer.guard_fired)
+        rest = (counters, writer.stats, events, writer.failed_saves, writer.guard_fired, writer.clients, writer.muted)
         return Report(self.name, version, readers, writer.inbox.paused, *rest)
 
     def do(self, task: str, *arguments: Any) -> tuple[Any, tuple[int, str] | None]:

@@ -22,6 +22,7 @@ from resitta.dist.ray_actors import MakeAdapter, ReaderActor, WriterActor
 from resitta.dist.remote import RemoteReaders, RemoteWriter
 from resitta.errors import BadSetting, WorkerLost
 from resitta.serve.engine import Engine
+from resitta.serve.events import Events
 from resitta.serve.reader import Reader
 from resitta.serve.settings import Limits
 from resitta.serve.writer import Writer
@@ -56,6 +57,7 @@ class RayEngine(Engine):
         if local.published.network is None:
             reason = "predicts and learns in one step, so that readers cannot follow it"
             raise BadSetting(f"{self.adapter.method.name} {reason}; serve it without --engine ray")
+        self.events = Events()  # the writer's actor tells again what it has found in the folder
         self._lock = threading.Lock()
         self._cluster = ExitStack()
         self._ray = ray = self._cluster.enter_context(cluster(address, readers + 1))
@@ -98,8 +100,8 @@ class RayEngine(Engine):
             raise WorkerLost(f"the service did not start on Ray ({reason}); the cluster needs {wanted}") from error
         return actors
 
-    def _learn_from(self, images: Tensor) -> int:
+    def _learn_from(self, images: Tensor, clients: Sequence[str]) -> list[bool]:
         """Pass predicted images on to the writer."""
         with self._lock:
             self.predicted += len(images)
-        return self.writer.inbox.offer(images)
+        return self.writer.inbox.offer(images, clients=clients)

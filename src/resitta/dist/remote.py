@@ -21,9 +21,13 @@ from resitta.serve.reader import Answer, Reader
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
+from resitta.serve.writer import RolledBack
 from resitta.stats import Stats
 
 T = TypeVar("T")
+Predicted = Callable[[Tensor, Sequence[str]], list[bool]]
+"""Is told which images of which clients were predicted; returns which will be learned from."""
+
 REPORT_EVERY = 0.25
 PATIENCE = 5.0
 IN_FLIGHT = 32
@@ -52,15 +56,15 @@ class RemoteInbox:
         now = self.report.counters
         return replace(now, offered=now.offered + self.lost, dropped=now.dropped + self.lost)
 
-    def offer(self, images: Tensor) -> int:
-        """Send images, unless too many are on their way already, and return how many will be learned from."""
+    def offer(self, images: Tensor, clients: Sequence[str]) -> list[bool]:
+        """Send images, unless too many are on their way already, and return which will be learned from."""
         with self._lock:
             self._settle()
             if len(self._sent) >= IN_FLIGHT:
                 self.lost += len(images)
-                return 0
-            self._sent.append((self.actor.offer.remote(images.numpy()), len(images)))
-        return 0 if self.paused else len(images)
+                return [False] * len(images)
+            self._sent.append((self.actor.offer.remote(images.numpy(), list(clients)), len(images)))
+        return [not self.paused and name not in self.report.muted for name in clients]
 
     def ask(self, action: Callable[[], T]) -> "Future[T]":
         """Have something done that waits for the writer."""
@@ -109,6 +113,16 @@ class RemoteWriter:
         return self.inbox.report.guard_fired
 
     @property
+    def clients(self) -> list[dict[str, Any]]:
+        """The clients that sent most images to the present writer."""
+        return self.inbox.report.clients
+
+    @property
+    def muted(self) -> frozenset[str]:
+        """The clients that the present writer does not learn from."""
+        return self.inbox.report.muted
+
+    @property
     def alive(self) -> bool:
         """Whether the service runs; a lost writer is being restarted and stops no prediction."""
         return self._thread.is_alive()
@@ -139,9 +153,10 @@ class RemoteWriter:
         """Save now and return the version saved."""
         return int(self._do("snapshot"))
 
-    def rollback(self, version: int | None = None) -> int:
-        """Go back to a snapshot and return the new version."""
-        return int(self._do("rollback", version))
+    def rollback(self, version: int | None = None) -> RolledBack:
+        """Go back to a snapshot, as `Writer.rollback` does."""
+        done: RolledBack = self._do("rollback", version)
+        return done
 
     def bank(self, most: int) -> Any:
         """Copy the memory of samples, as `Writer.bank` does."""
@@ -171,7 +186,7 @@ class RemoteWriter:
 class RemoteReaders:
     """The readers' actors. Each has a queue of its own; a request goes to the shortest, and past a reader that died."""
 
-    def __init__(self, ray: Any, actors: Sequence[Any], limits: Limits, predicted: Callable[[Tensor], int]) -> None:
+    def __init__(self, ray: Any, actors: Sequence[Any], limits: Limits, predicted: Predicted) -> None:
         self.ray, self.actors = ray, actors
         self.predicted = predicted
         self.queues = [Reader(partial(self._predict, index), limits) for index in range(len(actors))]
@@ -198,18 +213,18 @@ class RemoteReaders:
         for queue in self.queues:
             queue.close()
 
-    def submit(self, images: Tensor) -> "Future[Answer]":
+    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
         """Queue a request where the fewest wait."""
         there = [queue for index, queue in enumerate(self.queues) if self._is_there(index)]
-        return min(there or self.queues, key=lambda queue: queue.waiting).submit(images)
+        return min(there or self.queues, key=lambda queue: queue.waiting).submit(images, client)
 
-    def _predict(self, first: int, images: Tensor) -> tuple[Tensor, int, int]:
+    def _predict(self, first: int, images: Tensor, clients: Sequence[str]) -> tuple[Tensor, int, list[bool]]:
         """Predict with a reader, or with the next one if it has died."""
         count = len(self.actors)
         for index in (*range(first, count), *range(first)):
             if (answer := self._result(self.actors[index].predict.remote(images.numpy()))) is not None:
                 logits, version = answer
-                return torch.tensor(logits), version, self.predicted(images)
+                return torch.tensor(logits), version, self.predicted(images, clients)
             self._returning[index] = self.actors[index].version.remote()
         raise Refused(503, "all readers are being restarted; try again later")
 

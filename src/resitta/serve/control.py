@@ -27,10 +27,10 @@ class Control:
 
     def routes(self) -> APIRouter:
         """Give every method its path."""
-        router = APIRouter(responses=schema.refusals(401, 403, 503))
+        router = APIRouter(responses=schema.refusals(401, 403, 503, 507))
         for control in (self.pause, self.resume, self.reset, self.snapshot):
             router.post(f"/{control.__name__}", response_model=schema.State)(control)
-        router.post("/rollback", response_model=schema.State, responses=schema.refusals(409, 422))(self.rollback)
+        router.post("/rollback", response_model=schema.RolledBack, responses=schema.refusals(409, 422))(self.rollback)
         router.get("/bank", response_model=list[schema.Sample])(self.bank)
         return router
 
@@ -51,8 +51,9 @@ class Control:
         return await self._change(self.writer.snapshot)
 
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
-        """Go back to a snapshot: the newest, or that of a version listed in /stats."""
-        return await self._change(partial(self.writer.rollback, version))
+        """Go back to a snapshot: the newest that can be read, or that of a version listed in /stats."""
+        done = await self._ask(partial(self.writer.rollback, version))
+        return {**vars(done), "learning": not self.writer.inbox.paused}
 
     async def bank(self) -> list[dict[str, Any]]:
         """Show what the memory of samples holds, the youngest first."""

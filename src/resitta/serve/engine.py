@@ -70,9 +70,12 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, images: Tensor) -> "Future[Answer]":
-        """Ask for the predictions of images, N×3×size×size in [0, 1]; they will be learned from as well."""
-        return self.reader.submit(images)
+    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
+        """Ask for the predictions of images, N×3×size×size in [0, 1]; they will be learned from as well.
+
+        `client`: who sends them. All clients have the same share of what is learned from.
+        """
+        return self.reader.submit(images, client)
 
     @property
     def ready(self) -> bool:
@@ -105,21 +108,24 @@ class Engine:
             "snapshots": writer.folder.versions(),
             "failed_saves": writer.failed_saves,
             "guard_fired": writer.guard_fired,
+            "clients": writer.clients,
             "events": [vars(event) for event in self.events.newest()],
             "names": self.names,
             "size": self.size,
         }
 
-    def _predict(self, images: Tensor) -> tuple[Tensor, int, int]:
+    def _predict(self, images: Tensor, clients: Sequence[str]) -> tuple[Tensor, int, list[bool]]:
         """Predict in the reader's thread: from the published copy, or through the writer where there can be none."""
         published = self.writer.published
         moved = images.to(self.device, self.adapter.source.dtype)
         if published.network is None:
-            logits, version, learned = self.writer.inbox.ask(partial(self.writer.step, moved)).result()
+            logits, version, learned = self.writer.inbox.ask(partial(self.writer.step, moved, clients)).result()
         else:
             with torch.inference_mode():
                 logits = published.network(moved)
-            version, learned = published.version, self.writer.inbox.offer(images, logits)
+            version, taken = published.version, self.writer.inbox.offer(images, logits, clients)
+            muted = self.writer.muted
+            learned = [is_taken and name not in muted for is_taken, name in zip(taken, clients, strict=True)]
         self.predicted += len(images)
         return logits, version, learned
 

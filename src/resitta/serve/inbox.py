@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from resitta.serve.queues import Queues
 from resitta.serve.refused import Refused
 
 T = TypeVar("T")
@@ -18,27 +19,37 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Counters:
-    """Where predicted images went since the start: offered = learned + dropped + skipped + waiting, at every moment.
+    """Where predicted images went since the start: the others add up to `offered`, at every moment.
 
     `dropped`: the queue was full. `skipped`: learning was paused, or a pause, reset or rollback emptied the queue.
+    `screened`: they or their client look like nothing known (see `Voices`).
     """
 
     offered: int = 0
     learned: int = 0
     dropped: int = 0
     skipped: int = 0
+    screened: int = 0
     waiting: int = 0
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Images to learn from, what was predicted of them if that is known of all, and whose they are."""
+
+    images: Tensor
+    logits: Tensor | None
+    clients: list[str]
+
+
 class Inbox:
-    """Any thread may offer images and ask for tasks; one thread takes them.
+    """Any thread may offer images and ask for tasks; one thread takes them, in turns from all clients.
 
     >>> inbox = Inbox(room=2, batch=64)
     >>> inbox.offer(torch.rand(3, 3, 8, 8), torch.rand(3, 10))
-    2
-    >>> images, logits = inbox.take()
-    >>> images.shape, logits.shape, inbox.counters
-    (torch.Size([2, 3, 8, 8]), torch.Size([2, 10]), Counters(offered=3, learned=0, dropped=1, skipped=0, waiting=2))
+    [True, True, False]
+    >>> inbox.take().images.shape, inbox.counters.dropped, inbox.counters.waiting
+    (torch.Size([2, 3, 8, 8]), 1, 2)
     """
 
     def __init__(self, *, room: int, batch: int) -> None:
@@ -47,24 +58,29 @@ class Inbox:
         self.counters = Counters()
         self.paused = False
         self.closed = False
-        self._samples: deque[tuple[Tensor, Tensor | None]] = deque()
+        self._samples: Queues[tuple[Tensor, Tensor | None, str]] = Queues()
         self._tasks: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
 
-    def offer(self, images: Tensor, logits: Tensor | None = None) -> int:
-        """Queue images as far as there is room, and return how many were taken. Never waits for the writer.
+    def offer(self, images: Tensor, logits: Tensor | None = None, clients: Sequence[str] | None = None) -> list[bool]:
+        """Queue images as far as there is room, and return which were taken. Never waits for the writer.
 
-        `logits`: what was predicted of them; without, the writer predicts them anew.
+        In a full queue an image takes the place of one of the client with the most, if its own client has fewer.
+
+        `logits`: what was predicted of them; without, the writer predicts them anew. `clients`: whose they are.
         """
+        known = repeat(None, len(images)) if logits is None else logits
+        names = repeat("", len(images)) if clients is None else clients
         with self._wake:
-            count = len(images)
             if self.paused:
-                self._count(offered=count, skipped=count)
-                return 0
-            taken = min(count, self.room - self.counters.waiting)
-            self._count(offered=count, waiting=taken, dropped=count - taken)
-            known = repeat(None, taken) if logits is None else logits[:taken]
-            self._samples.extend(zip(images[:taken], known, strict=True))
+                self._count(offered=len(images), skipped=len(images))
+                return [False] * len(images)
+            room = free = self.room - self.counters.waiting
+            taken = []
+            for image, predicted, client in zip(images, known, names, strict=True):
+                taken.append(self._samples.add(client, (image, predicted, client), instead=free <= 0))
+                free -= taken[-1] and free > 0
+            self._count(offered=len(images), waiting=room - free, dropped=len(images) - (room - free))
             if self._batch_waits():  # single images do not wake the writer: full batches cost the least
                 self._wake.notify()
             return taken
@@ -100,29 +116,30 @@ class Inbox:
             self._tasks.clear()
             return found
 
-    def take(self) -> tuple[Tensor, Tensor | None] | None:
-        """Take images that wait the longest and, if all have them, their logits.
+    def take(self) -> Taken | None:
+        """Take images, from all clients in turn, of each those that wait the longest.
 
         They count as waiting until they are settled.
         """
         with self._wake:
             if not self._samples or self.closed:
                 return None
-            samples = [self._samples.popleft() for _ in range(min(self.batch, len(self._samples)))]
-        logits = [predicted for _, predicted in samples if predicted is not None]
-        return torch.stack([image for image, _ in samples]), torch.stack(logits) if len(logits) == len(
-            samples
-        ) else None
+            samples = self._samples.take(self.batch)
+        images, predicted, clients = zip(*samples, strict=True)
+        logits = [row for row in predicted if row is not None]
+        return Taken(torch.stack(images), torch.stack(logits) if len(logits) == len(images) else None, list(clients))
 
-    def settle(self, *, learned: int = 0, skipped: int = 0) -> None:
+    def settle(self, *, learned: int = 0, skipped: int = 0, screened: int = 0) -> None:
         """Say what became of images that were taken."""
         with self._wake:
-            self._count(learned=learned, skipped=skipped, waiting=-learned - skipped)
+            waiting = -learned - skipped - screened
+            self._count(learned=learned, skipped=skipped, screened=screened, waiting=waiting)
 
-    def record(self, images: int) -> None:
-        """Count images that were predicted and learned from in one step, without waiting here."""
+    def record(self, images: int, screened: int = 0) -> None:
+        """Count images that were predicted and learned from in one step, but for some, without waiting here."""
         with self._wake:
-            self._count(offered=images, **{"skipped" if self.paused else "learned": images})
+            became = {"skipped": images} if self.paused else {"learned": images - screened, "screened": screened}
+            self._count(offered=images, **became)
 
     def empty(self) -> None:
         """Forget the images that wait."""

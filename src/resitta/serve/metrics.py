@@ -14,6 +14,7 @@ COUNTED = {
     "learned": "Images learned from.",
     "dropped": "Images predicted but not learned from, because the learning queue was full.",
     "skipped": "Images predicted but not learned from, because learning was paused or started over.",
+    "screened": "Images predicted but not learned from, because they or their client look like nothing known.",
 }
 
 
@@ -43,6 +44,7 @@ class EngineCollector(Collector):
             "resitta_learning": ("1 while learning, 0 while paused.", not writer.inbox.paused),
             "resitta_state_version": ("The version of the state that predicts.", writer.published.version),
             "resitta_updates": ("Updates since the source model.", stats.updates),
+            "resitta_clients_muted": ("Clients that are not learned from.", len(writer.muted)),
             "resitta_bank_samples": ("Samples in the memory.", 0 if stats.bank is None else stats.bank.occupancy),
         }
         for name, (text, value) in gauges.items():

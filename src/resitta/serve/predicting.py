@@ -70,7 +70,7 @@ class Predicting:
         start = time.perf_counter()
         async with in_time(self.limits.answer_timeout):
             images = await self._images(request)
-            answer = await asyncio.wrap_future(self.engine.submit(images))
+            answer = await asyncio.wrap_future(self.engine.submit(images, client_of(request)))
             reply = await _call(self._reply, answer, quick=answer.logits.numel() <= QUICK_REPLY)
         seconds = time.perf_counter() - start
         self.history.add(reply.labels, reply.confidences, reply.entropies, latency=seconds)

@@ -13,8 +13,8 @@ from torch import Tensor
 from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 
-Predict = Callable[[Tensor], tuple[Tensor, int, int]]
-"""Images -> their logits, the version of the state they come from, and how many will be learned from."""
+Predict = Callable[[Tensor, list[str]], tuple[Tensor, int, list[bool]]]
+"""Images and their clients -> logits, the version of the state they come from, and which will be learned from."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class Answer:
 @dataclass(frozen=True)
 class _Request:
     images: Tensor
+    client: str
     answer: "Future[Answer]"
 
 
 class Reader:
     """Gathers requests for at most `wait_ms`, or until `batch` images are there, and predicts them together.
 
-    >>> reader = Reader(lambda images: (images.flatten(1), 7, len(images)), Limits())
+    >>> reader = Reader(lambda images, clients: (images.flatten(1), 7, [True] * len(images)), Limits())
     >>> reader.start()
     >>> reader.submit(torch.ones(2, 3, 1, 1)).result().version
     7
@@ -68,9 +69,9 @@ class Reader:
         """Whether the thread runs and takes requests."""
         return self._thread.is_alive() and not self._closed
 
-    def submit(self, images: Tensor) -> "Future[Answer]":
+    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
         """Queue a request; refused when too many images wait already. Cancel the future to give up."""
-        request = _Request(images, Future())
+        request = _Request(images, client, Future())
         with self._lock:
             if self._closed:
                 raise Refused(503, "the service is stopping; try again later")
@@ -117,13 +118,13 @@ class Reader:
 
     def _answer(self, requests: list[_Request]) -> None:
         try:
-            logits, version, learned = self.predict(torch.cat([request.images for request in requests]))
+            clients = [request.client for request in requests for _ in request.images]
+            logits, version, learned = self.predict(torch.cat([request.images for request in requests]), clients)
             parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         except Exception as error:
             for request in requests:
                 request.answer.set_exception(error)
             return
         for request, part in zip(requests, parts, strict=True):
-            own = min(len(part), learned)  # images are taken in their order
-            learned -= own
-            request.answer.set_result(Answer(part, version, own))
+            own, learned = learned[: len(part)], learned[len(part) :]
+            request.answer.set_result(Answer(part, version, sum(own)))

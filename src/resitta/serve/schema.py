@@ -52,6 +52,13 @@ class State(BaseModel):
     learning: bool
 
 
+class RolledBack(State):
+    """The snapshot that the new version was made from, and newer ones that could not be read and were skipped."""
+
+    snapshot: int
+    skipped: list[int]
+
+
 class Status(BaseModel):
     """Whether the service is there."""
 

@@ -55,6 +55,8 @@ class Limits:
         Snapshots to keep.
     proxies
         Trusted proxies in front of the service: it takes a client's address from what they append to X-Forwarded-For.
+    clients
+        Clients that are told apart when learning; beyond these the one that was silent for longest is forgotten.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)
@@ -75,6 +77,7 @@ class Limits:
     save_every: float = setting(60.0, above=0)
     keep: int = setting(10, at_least=1)
     proxies: int = setting(0, at_least=0)
+    clients: int = setting(1000, at_least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)

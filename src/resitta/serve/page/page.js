@@ -85,6 +85,7 @@ function showAccounts(stats) {
   const parts = [`${short(stats.waiting)} waiting to be learned`];
   if (stats.dropped) parts.push(`${short(stats.dropped)} dropped because the learning queue was full`);
   if (stats.skipped) parts.push(`${short(stats.skipped)} skipped while learning was paused or started over`);
+  if (stats.screened) parts.push(`${short(stats.screened)} screened out because they or their client look like nothing known`);
   if (stats.predictions_wait_for_updates) parts.push(`${stats.method} predicts and learns in one step, so predictions wait for updates`);
   byId("accounts").textContent = `Of the images predicted: ${parts.join("; ")}.`;
 }

@@ -1,0 +1,247 @@
+"""A reset or rollback is acknowledged when it is durable; otherwise the old state is in force, also after a restart."""
+
+import errno
+import os
+import resource
+import signal
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from tests.serve.helpers import SIZE, images, picture, until
+from tests.tools import same
+from torch import nn
+
+import resitta
+from resitta.serve.engine import Engine
+from resitta.serve.events import Events
+from resitta.serve.refused import Refused
+from resitta.serve.settings import Limits
+from resitta.serve.storage import StateFolder
+from resitta.serve.writer import Writer
+
+Make = Callable[[], Engine]
+CHANGES = ["reset", "rollback"]
+FULL = OSError(errno.ENOSPC, "No space left on device")
+FAILURES = [
+    ("resitta.state.atomic.os.fsync", FULL, 507),
+    ("resitta.state.atomic._sync_folder", OSError(errno.EIO, "Input/output error"), 503),
+    ("resitta.state.atomic.Path.replace", PermissionError(errno.EACCES, "Permission denied"), 503),
+    ("resitta.state.store.seal", MemoryError(), 503),
+]
+"""What fails and how, and the status of the answer."""
+
+
+@pytest.fixture
+def make(model: nn.Module, tmp_path: Path) -> Make:
+    def make() -> Engine:
+        adapter = resitta.adapt(model, "resitta", update_every=8, guard=True)
+        return Engine(adapter, size=SIZE, state=tmp_path / "state", limits=Limits(learn_batch=8, save_every=3600))
+
+    return make
+
+
+def teach(engine: Engine, *seeds: int) -> None:
+    for seed in seeds:
+        done = engine.writer.inbox.counters.learned
+        engine.submit(images(8, seed)).result(10)
+        until(partial(has_learned, engine, done + 8))
+
+
+def has_learned(engine: Engine, count: int) -> bool:
+    return engine.writer.inbox.counters.learned == count
+
+
+def fail(error: BaseException) -> Callable[..., Any]:
+    def raiser(*_: object, **__: object) -> None:
+        raise error
+
+    return raiser
+
+
+def adaptation(engine: Engine) -> dict[str, Any]:
+    """What the adapter has learned, and where its randomness stands."""
+    state = engine.adapter.state_dict()
+    return {name: value for name, value in state.items() if name != "_extra_state"} | {
+        "samples": engine.adapter.samples,
+        "generator": engine.adapter.generator.get_state(),
+    }
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure[0])
+def test_what_cannot_be_saved_is_not_done(
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str, failure: tuple[str, BaseException, int]
+) -> None:
+    broken, error, status = failure
+    with make() as engine:
+        teach(engine, 0)
+        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        teach(engine, 1, 2)
+        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        before, expected = adaptation(engine), engine.writer.published
+        with monkeypatch.context() as disk:
+            disk.setattr(broken, fail(error))
+            with pytest.raises(Refused, match=f"the {name} was not done, version 3 goes on") as refused:
+                engine.writer.inbox.ask(getattr(engine.writer, name)).result(10)
+        assert refused.value.status == status
+        assert engine.writer.published is expected
+        assert same(adaptation(engine), before)
+        assert engine.writer.failed_saves == 1
+        assert engine.writer.folder.versions() == [1, 3]
+        teach(engine, 3)  # and it goes on learning
+        assert engine.writer.published.version == 4
+        assert engine.adapter.samples == 32
+
+
+def test_a_state_that_cannot_be_published_is_not_in_force(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make() as engine:
+        teach(engine, 0)
+        before = adaptation(engine)
+        monkeypatch.setattr(engine.writer.publisher, "publish", fail(MemoryError()))
+        assert isinstance(engine.writer.inbox.ask(engine.writer.reset).exception(10), MemoryError)
+        assert same(adaptation(engine), before)
+        assert engine.writer.folder.versions() == []
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_restart_after_a_refused_change_recovers_the_old_state(
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with make() as engine:
+        teach(engine, 0, 1)
+        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        before = adaptation(engine)
+        monkeypatch.setattr("resitta.state.atomic.os.fsync", fail(FULL))
+        with pytest.raises(Refused):
+            engine.writer.inbox.ask(getattr(engine.writer, name)).result(10)
+    monkeypatch.undo()
+    again = make()
+    assert again.writer.published.version == 2
+    assert same(adaptation(again), before)
+
+
+def test_images_that_wait_are_learned_from_after_a_refused_change(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    with make() as engine:
+        engine.submit(images(4)).result(10)  # half a batch waits
+        monkeypatch.setattr("resitta.state.atomic.os.fsync", fail(FULL))
+        with pytest.raises(Refused):
+            engine.writer.inbox.ask(engine.writer.reset).result(10)
+        until(lambda: engine.writer.inbox.counters.learned == 4)
+    assert engine.writer.inbox.counters.skipped == 0
+
+
+def test_a_later_snapshot_that_could_not_be_removed_goes_with_the_next_save(model: nn.Module, tmp_path: Path) -> None:
+    folder, adapter = StateFolder(tmp_path, keep=2), resitta.adapt(model, "source")
+    for version in (1, 2, 3, 9):
+        adapter.save(folder._file(version))
+    folder.save(adapter, 4)
+    assert folder.versions() == [3, 4]
+
+
+def test_http_says_507_and_serves_the_old_version(
+    client: httpx.Client, holder: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(16):
+        client.post("/predict", content=picture(seed=seed), headers={"Content-Type": "image/png"})
+    until(lambda: engine.writer.published.version == 1)
+    assert holder.post("/snapshot").json()["version"] == 1
+    with monkeypatch.context() as disk:
+        disk.setattr("resitta.state.atomic.os.fsync", fail(FULL))
+        for path in ("/reset", "/rollback"):
+            answer = holder.post(path)
+            assert answer.status_code == 507
+            assert "version 1 goes on" in answer.json()["error"]
+            assert "make room on the disk" in answer.json()["error"]
+    assert client.get("/stats").json()["version"] == 1
+    assert holder.post("/reset").json() == {"version": 2, "learning": True}
+    assert client.get("/stats").json()["snapshots"] == [1, 2]
+
+
+# In processes of their own, which are killed or may not write.
+
+
+def in_child(task: Callable[[], None]) -> int:
+    """Run a task in a forked process and return its status as `os.waitpid` does."""
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        try:
+            signal.alarm(60)
+            task()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def kill_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+
+
+STEPS = {
+    "resitta.serve.writer.Publisher.publish": False,
+    "resitta.state.atomic.secrets.token_hex": False,
+    "resitta.state.atomic.os.fsync": False,
+    "resitta.state.atomic.Path.replace": False,
+    "resitta.state.atomic._sync_folder": True,
+    "resitta.serve.writer.Inbox.empty": True,
+}
+"""Where a process is killed, and whether its change is in force after that."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
+    model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: str
+) -> None:
+    def writer() -> Writer:
+        adapter = resitta.adapt(model, "resitta", update_every=8)
+        return Writer(adapter, StateFolder(tmp_path, keep=5), Limits(), Events())
+
+    first = writer()
+    first.adapter(images(8, 0))
+    first._publish()
+    first.snapshot()
+    old = first.adapter.state_dict()
+    first.adapter(images(16, 1))
+    first._publish()
+    first.snapshot()
+    newest = first.adapter.state_dict()
+
+    def task() -> None:
+        kill_before(step, monkeypatch)
+        first.rollback(1) if name == "rollback" else first.reset()
+
+    assert os.WTERMSIG(in_child(task)) == signal.SIGKILL
+    done = STEPS[step]
+    again = writer()
+    changed = old if name == "rollback" else resitta.adapt(model, "resitta", update_every=8).state_dict()
+    assert same(again.adapter.state_dict(), changed if done else newest)
+    assert again.published.version == (3 if done else 2)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_system_that_refuses_to_write_is_a_full_disk(model: nn.Module, tmp_path: Path) -> None:
+    adapter = resitta.adapt(model, "resitta", update_every=8)
+    writer = Writer(adapter, StateFolder(tmp_path, keep=5), Limits(), Events())
+    adapter(images(16))
+    writer.snapshot()
+    before = adapter.state_dict()
+
+    def task() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # no file may grow beyond this
+        with pytest.raises(Refused, match="make room on the disk") as refused:
+            writer.reset()
+        assert refused.value.status == 507
+        assert same(adapter.state_dict(), before)
+
+    assert in_child(task) == 0
+    fresh = resitta.adapt(model, "resitta", update_every=8)
+    assert StateFolder(tmp_path, keep=5).recover(fresh).version == 0
+    assert torch.equal(fresh(images(4)), adapter(images(4)))
