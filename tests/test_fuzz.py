@@ -172,7 +172,7 @@ def test_states_made_by_hand(by_hand: Adapter, data: st.DataObject) -> None:
         if isinstance(container[key], Tensor) and container[key].numel() and data.draw(st.booleans()):
             value = data.draw(st.sampled_from([torch.nan, torch.inf, -1.0, 2.0, 1e30]))
             container[key] = container[key].clone()
-            container[key].view(-1)[0] = value if container[key].is_floating_point() else min(int(2**40), 77)
+            container[key].view(-1)[0] = value if container[key].is_floating_point() else min(2**40, 77)
         else:
             container[key] = data.draw(odd, label="value")
     other = adapt(tiny_network(), "resitta", **SMALL)

@@ -36,7 +36,6 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
         redirect_slashes=False,
         dependencies=[Depends(check_site)],
     )
-    app.state.token, app.state.proxies = token, engine.limits.proxies  # what `client_of` needs
     predicting = Predicting(engine, resize)
     app.state.token, app.state.limits, app.state.metrics = token, engine.limits, predicting.metrics
     app.include_router(predicting.routes())
