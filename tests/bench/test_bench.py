@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import signal
 import subprocess
@@ -9,14 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.tools import OWN_METHOD
 from torch import nn
 
 import resitta
+from resitta import registry
 from resitta.bench.bench import Bench, Job, weights_digest
 from resitta.bench.protocol import Protocol
 from resitta.bench.record import read_json, write_json
 from resitta.bench.sources import method_source
 from resitta.errors import BadData
+from resitta.method import Method
 from resitta.registry import create
 from resitta.streams.datasets import ArrayImages
 
@@ -117,6 +121,25 @@ def test_the_identity_holds_the_version_and_the_source_of_the_method(
     assert bench.path(replace(job, source="another digest")) != path
     monkeypatch.setattr(resitta, "__version__", "99.0")
     assert bench.path(job) != path
+
+
+def import_mine(path: Path) -> type[Method]:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return registry._methods.pop("mine")
+
+
+def test_a_changed_method_does_not_return_its_old_result(bench: Bench, tmp_path: Path) -> None:
+    losses = []
+    for version, factor in enumerate(["1", "-1"]):
+        path = tmp_path / f"mine_{version}.py"  # as two versions of one file would be in two processes
+        path.write_text(OWN_METHOD.replace("FACTOR", factor))
+        losses.append(bench.record(Job(method=import_mine(path)(), seed=1)).nll)
+        del sys.modules[path.stem]
+    assert losses[0] != losses[1]
 
 
 def test_a_run_again_replaces_the_record(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tools import OWN_METHOD
 from torch import nn
 
 from resitta.cli import main
@@ -103,6 +104,13 @@ def test_random_weights_are_not_served_by_mistake(capsys: pytest.CaptureFixture[
         )
     pretrained = ["timm:toynet", "--size", "2", "--port", "99999", "--model-set", "pretrained=true"]
     assert "choose another --host or --port" in refusal(capsys, *pretrained)
+
+
+def test_a_method_of_ones_own_is_served(tmp_path: Path, timm: None) -> None:
+    (tmp_path / "own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
+    given: dict[str, Any] = {"preset": None, "seed": 0, "guard": False, "device": "cpu", "untrained": True}
+    adapter = make_adapter("timm:toynet", None, method=f"{tmp_path}/own.py:mine", settings=["rate=0.5"], **given)
+    assert (adapter.method.name, vars(adapter.method)["rate"]) == ("mine", 0.5)
 
 
 def test_a_new_last_layer_is_not_served_by_mistake(timm: None) -> None:

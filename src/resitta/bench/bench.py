@@ -100,20 +100,20 @@ class Bench:
 
     def finished(self, job: Job) -> bool:
         """Whether a job has a record that can stand for it; never if the code it ran cannot be compared."""
-        sources = job.method_source, self.about.get("model_source", "")
-        return None not in sources and self.path(job).exists()
+        return self._comparable(job) and self.path(job).exists()
 
     def record(self, job: Job, progress: Progress | None = None, *, rerun: bool = False) -> RunRecord:
         """Return the record of a job: from its file if it is finished, else by running it."""
-        if rerun or not self.finished(job):
+        path = self.path(job)
+        if rerun or not self._comparable(job) or not path.exists():
             adapter = Adapter(self.model, job.method, seed=job.seed, **self.options)
             stream = self.protocol.stream(self.sets, job.seed)
             result = run_stream(adapter, stream, batch_size=self.protocol.batch_size, progress=progress)
             surroundings = environment(self.device) | self.circumstances
-            save(self.path(job), result, **self.identity(job), environment=surroundings)
+            save(path, result, **self.identity(job), environment=surroundings)
         elif progress:
             progress(1, 1)
-        return load(self.path(job))
+        return load(path)
 
     def keep(self, job: Job, content: dict[str, Any]) -> RunRecord:
         """Write the content of a record that was made elsewhere, unless it lies here already."""
@@ -127,6 +127,10 @@ class Bench:
         if not path.exists() or read_json(path) != content:  # the worker's disk is not ours
             write_json(path, content)
         return load(path)
+
+    def _comparable(self, job: Job) -> bool:
+        """Whether the code of the method and of the model lies in files that can be compared."""
+        return None not in (job.method_source, self.about.get("model_source", ""))
 
     def records(self, jobs: Sequence[Job], bar: Callable[[str], Progress] | None = None) -> list[RunRecord]:
         """Return the records of all jobs, in order."""

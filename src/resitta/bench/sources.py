@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -63,7 +63,7 @@ def model_source(model: str | nn.Module) -> dict[str, str | None]:
 def described(value: Any) -> Any:
     """A setting as a plain JSON value. Functions go by name and, unless they are this library's, by a digest.
 
-    The digest is that of the source, the defaults and the plain values of the closure.
+    The digest is that of its file, where there is one, its source, its defaults and the plain values of its closure.
 
     >>> described((0.5, min)), described(functools.partial(max, 1))
     ([0.5, 'min'], 'partial(max, 1)')
@@ -91,8 +91,10 @@ def _function_digest(function: FunctionType) -> str:
         text = inspect.getsource(function)
     except (OSError, TypeError):
         text = repr(_plain_code(function.__code__))
-    closure = inspect.getclosurevars(function).nonlocals
-    return short_digest(f"{text}{_brief([function.__defaults__, function.__kwdefaults__, closure])}".encode())
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    closure = {name: _brief(cell.cell_contents) for name, cell in cells.items() if cell != CellType()}
+    values = _brief([function.__defaults__, function.__kwdefaults__])
+    return short_digest(f"{_digest([function])}{text}{values}{closure}".encode())
 
 
 def _brief(value: Any) -> Any:

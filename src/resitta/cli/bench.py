@@ -42,7 +42,8 @@ def bench(
     """See which method helps a model of yours on images of yours.
 
     Clean images are corrupted first (once; kept in the folder). Finished runs are kept too: the same command after an
-    interruption goes on where it stopped and ends with the same numbers.
+    interruption goes on where it stopped and ends with the same numbers. A method or model of yours that has changed
+    since is run again, and so is everything under another version of this library.
 
     Examples: resitta bench wrn28x10 CIFAR-10-C --checkpoint Standard.pt, or
     resitta bench my_code.py:make_model photos/ --corruptions clean --methods source resitta --set resitta.eta=0.05

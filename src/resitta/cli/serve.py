@@ -55,8 +55,8 @@ def serve(
     untrained
         Serve a network with random weights, which is refused otherwise.
     method
-        How to adapt; `resitta methods` lists them. Other methods than resitta, rotta and source make predictions wait
-        for updates.
+        How to adapt; `resitta methods` lists them, path/to/file.py:name is one of your own. Other methods than resitta,
+        rotta and source make predictions wait for updates.
     preset
         The method's named settings: cifar10, cifar100, imagenet.
     settings

@@ -23,6 +23,7 @@ from resitta.serve.running import listen, run
 from resitta.serve.security import find_token, new_token
 from resitta.serve.settings import Limits, Resize
 from resitta.terminal import bars, console
+from resitta.user_code import load_method
 
 DEMO = "demo"
 """The network that `resitta demo` trains."""
@@ -48,8 +49,9 @@ def make_adapter(
     network = _demo_network() if model == DEMO else create_model(model, checkpoint, **chosen)
     if not untrained:
         _refuse_untrained(model, checkpoint, chosen, network)
-    options = {**LASTING.get(method, {}), **parse_settings(settings, [method])[method]}
-    return adapt(network.to(usable_device(device)), method, preset=preset, seed=seed, guard=guard, **options)
+    name = load_method(method)
+    options = {**LASTING.get(name, {}), **parse_settings(settings, [name])[name]}
+    return adapt(network.to(usable_device(device)), name, preset=preset, seed=seed, guard=guard, **options)
 
 
 def check_served(
@@ -71,7 +73,7 @@ def _refuse_untrained(
 ) -> None:
     reason = None if model == DEMO else why_untrained(model, checkpoint, options, network)
     if reason:
-        raise BadSetting(f"{reason}; or serve it as it is with --untrained")
+        raise BadSetting(f"{reason}, or serve it as it is with --untrained")
 
 
 def run_service(

@@ -147,18 +147,18 @@ def why_untrained(
     a new last layer. That is seen only in the `model` itself.
 
     >>> why_untrained("wrn16x1", None, {})
-    'wrn16x1 has random weights; give it a checkpoint'
+    'wrn16x1 has random weights; give it a checkpoint (--checkpoint)'
     >>> why_untrained("timm:resnet18", None, {"pretrained": True})
     """
     library, colon, _ = name.partition(":")
     if checkpoint is not None or is_own_function(name):
         return None
     if not colon:
-        return f"{name} has random weights; give it a checkpoint"
+        return f"{name} has random weights; give it a checkpoint (--checkpoint)"
     asked = {"timm": ("pretrained", "checkpoint_path"), "torchvision": ("weights", "pretrained")}[library]
     if not any(options.get(key) for key in asked):
         remedy = "pretrained=true" if library == "timm" else "weights=DEFAULT"
-        return f"{name} has random weights; give it {remedy} as an option of the model (--model-set), or a checkpoint"
+        return f"{name} has random weights; give it {remedy} (--model-set) or a checkpoint (--checkpoint)"
     return _new_last_layer(name, options, model)
 
 
