@@ -2,7 +2,8 @@
 
 A method is a frozen dataclass of settings. `start` gives it the caller's network and a random generator and gets back
 a learner: a module that holds whatever the method keeps while it runs (networks, memory, optimizer).
-Everything a learner registers as parameter, buffer or submodule is saved, moved and reset without further code.
+Everything a learner registers as parameter, buffer or submodule is saved, moved and reset without further code; what
+else changes while it runs, such as a counter, it returns from `get_extra_state`. `resitta check` names what is lost.
 """
 
 from abc import ABC, abstractmethod
