@@ -32,9 +32,14 @@ class Case:
         self.optimizers = [module for module in adapter.learner.modules() if isinstance(module, Adam)]
         self.window: Window | None = None
         self.company = torch.zeros(())
+        self._before: Tensor | None = None
+        """The company before a step that has not ended."""
 
     def open(self, adapter: "Adapter") -> None:
         """Note how things stand before a step, and stand at the door of the memory."""
+        if self._before is not None:  # the last step failed
+            self.company = self._before
+        self._before = self.company
         self.updates = adapter.learner.updates
         self.skipped = self._skipped()
         self.unknown: Tensor | None = None
@@ -57,6 +62,7 @@ class Case:
 
     def signs(self, logits: Tensor, now: Snapshot | None) -> Signs:
         """Take a step's predictions into the window and read all signs; samples not learned from do not count."""
+        self._before = None
         if self.window is None:
             self.window = Window(logits.shape[1])
         unknown = torch.zeros(len(logits), dtype=torch.bool) if self.unknown is None else self.unknown
