@@ -105,7 +105,7 @@ def test_models_without_batchnorm_work_with_source_and_lame() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (lambda: [1, 2], "must be a torch.Tensor, found list"),
+        (lambda: [1, 2], "must be a torch.Tensor, found a list of 2 ints"),
         (lambda: images(1)[0], r"four axes N×C×H×W, found shape \(3, 10, 10\); add the batch axis"),
         (lambda: images(2).mul(255).byte(), "found torch.uint8; divide by 255"),
         (lambda: images(2).long(), "found torch.int64"),
@@ -644,12 +644,28 @@ def test_a_model_without_gradients_is_refused_in_words(model: nn.Module, method:
 
 
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, AssertionError])
-def test_whatever_a_model_says_against_images_is_passed_on(model: nn.Module, error: type[Exception]) -> None:
+def test_what_a_model_raises_comes_out_as_it_is(model: nn.Module, error: type[Exception]) -> None:
     def refuse(net: nn.Module, x: Tensor) -> Tensor:
         raise error("only squares")
 
-    with pytest.raises(BadImages, match="the model refused images of shape .*: only squares"):
+    with pytest.raises(error, match="^only squares$") as caught:
         resitta.adapt(Around(model, refuse))(images(2))
+    assert caught.type is error
+    assert caught.traceback[-1].name == "refuse"
+
+
+def test_a_misfit_inside_a_model_that_has_taken_such_images_is_not_the_images_fault(model: nn.Module) -> None:
+    broken = False
+
+    def breaks(net: nn.Module, x: Tensor) -> Any:
+        return net(x[:, :2] if broken else x)
+
+    adapter = resitta.adapt(Around(model, breaks))
+    adapter(images(2))
+    broken = True
+    with pytest.raises(RuntimeError, match=r"expected input\[2, 2, 10, 10\] to have 3 channels") as caught:
+        adapter(images(2))
+    assert caught.type is RuntimeError
 
 
 def test_reset_inside_a_pause_stays_paused(model: nn.Module) -> None:

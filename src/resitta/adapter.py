@@ -3,8 +3,8 @@
 import copy
 import io
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import torch
@@ -25,6 +25,7 @@ from resitta.method import Method
 from resitta.options import Options, Ranks
 from resitta.pausing import Pause, Pauses
 from resitta.registry import create
+from resitta.rollback import Rollback
 from resitta.state import store
 from resitta.state.fingerprint import Fingerprint
 from resitta.state.values import check_values
@@ -138,6 +139,7 @@ class Adapter(nn.Module):
         self.generator.manual_seed(self.options.seed)
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
+            self.rollback = Rollback(self.learner)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
             if isinstance(module, Replay):  # a recording runs as a whole: in the background it would not make way
@@ -168,23 +170,42 @@ class Adapter(nn.Module):
             self.generator.set_state(before)
 
     def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
-        """Predict, unless that was done elsewhere, and learn, with the watchers around it. For who has the turn."""
+        """Predict, unless that was done elsewhere, and learn, with the watchers around it. For who has the turn.
+
+        A step that fails leaves the adapter as it was before.
+        """
         for watcher in self.watchers:
             watcher.before_step(self, images)
-        logits = self._learn(images, predicted)
+        with self.all_or_nothing(tensors=self.learner.may_update(images)):
+            logits = self._learn(images, predicted)
         for watcher in self.watchers:
             watcher.after_step(self, images, logits)
         return logits
 
     def _learn(self, images: Tensor, predicted: Tensor | None) -> Tensor:
-        if predicted is None:
-            logits = self.learner.step(images).detach()
-        else:
-            logits = predicted
-            self.learner.absorb(images, logits)
-        self.samples += len(images)
+        if predicted is None and self.learner.predicts_first:
+            predicted = self.learner.predict(images).detach()
+        logits = self.learner.step(images).detach() if predicted is None else predicted
         self.entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
+        self.samples += len(images)
+        if predicted is not None:
+            self.learner.absorb(images, predicted)  # last: a memory does not keep the images it overwrites
         return logits
+
+    @contextmanager
+    def all_or_nothing(self, *, tensors: bool = True) -> Iterator[None]:
+        """Go back to the state before the block if it raises. For who has the turn.
+
+        Without `tensors` the block may change counters and memories only, and the images of a memory last of all.
+        """
+        samples, entropies, generator = self.samples, self.entropies, self.generator.get_state()
+        try:
+            with self.rollback.unless_complete(tensors=tensors):
+                yield
+        except BaseException:
+            self.samples, self.entropies = samples, entropies
+            self.generator.set_state(generator)
+            raise
 
     def sync(self) -> None:
         """Wait until everything predicted so far has been learned from; only `background=True` has to."""
@@ -303,7 +324,7 @@ class Adapter(nn.Module):
         """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
         snapshot = io.BytesIO()
         torch.save(self.state_dict(), snapshot)
-        left_out = ("_modules", "generator", "pauses", "background", "turn", "calls")
+        left_out = ("_modules", "generator", "pauses", "rollback", "background", "turn", "calls")
         rest = {name: value for name, value in vars(self).items() if name not in left_out}
         watchers = [watcher for watcher in self.watchers if watcher.copied]
         return {**rest, "watchers": watchers, "snapshot": snapshot.getvalue()}

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from resitta.errors import BadImages
 from resitta.inputs import Values, check_form
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def _predict_meanwhile(images: Tensor, values: Values, predict: Predict) -> Tens
     """Predict before it is known that the images may enter, so that a CUDA device has work while the host asks it."""
     try:
         return predict(images)
-    except BadImages:
+    except Exception:
         values.check("skip")  # values that may not enter are a better reason
         raise
 
@@ -61,6 +60,7 @@ def answer_around(images: Tensor, finite: Tensor, predict: Predict, answer: Pred
     skipped = predict(repaired)
     logits = skipped.new_empty((len(images), skipped.shape[1]))
     logits[~finite] = skipped
-    if finite.any():
-        logits[finite] = answer(images[finite])
+    places = finite.nonzero().flatten()
+    if len(places):
+        logits.index_copy_(0, places, answer(images[finite]))  # needs no memory: after learning nothing must fail
     return logits

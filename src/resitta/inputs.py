@@ -9,7 +9,9 @@ from torch import Tensor
 from resitta.components.network import Network
 from resitta.components.shelf import mark
 from resitta.errors import BadImages, NonFiniteImages
+from resitta.hints import axes_hint, instead_of, layout_hint, to_floats
 
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 NonFinite = Literal["raise", "skip"]
 ROUNDING = 1e-3
 """How far a pixel may leave [0, 1] at least; images of low precision may leave it by what they round off."""
@@ -18,14 +20,14 @@ ROUNDING = 1e-3
 def check_form(images: Any, network: Network) -> None:
     """Refuse anything but a batch of float images for this network."""
     if not isinstance(images, Tensor):
-        raise BadImages(f"images must be a torch.Tensor, found {type(images).__name__}; try torch.as_tensor(images)")
+        raise BadImages(f"images must be a torch.Tensor, {instead_of(images)}")
+    if images.layout != torch.strided or images.is_nested or images.is_quantized:
+        raise BadImages(f"images must be an ordinary (dense) tensor, found {_unusual(images)}")
     shape = tuple(images.shape)
     if images.ndim != 4:
-        hint = "add the batch axis with images[None]" if images.ndim == 3 else "reshape them"
-        raise BadImages(f"images must have four axes N×C×H×W, found shape {shape}; {hint}")
-    if not images.is_floating_point():
-        hint = "divide by 255: images.float() / 255" if images.dtype == torch.uint8 else "convert with images.float()"
-        raise BadImages(f"images must be floating point in [0, 1], found {images.dtype}; {hint}")
+        raise BadImages(f"images must have four axes N×C×H×W, found shape {shape}; {axes_hint(images)}")
+    if images.dtype not in FLOATS:
+        raise BadImages(f"images must be floating point in [0, 1], found {images.dtype}; {to_floats(images)}")
     if images.numel() == 0:
         raise BadImages(f"the batch is empty: shape {shape}; pass at least one image")
     _check_channels(images, network)
@@ -59,9 +61,18 @@ class Values:
             low, high = torch.stack(pixels[finite].aminmax()).tolist()
         rounding = max(ROUNDING, torch.finfo(self.images.dtype).eps)
         if low < -rounding or high > 1 + rounding:
-            hint = _range_hint(low, high, self.network)
+            hint = _range_hint(low, high, self.network) + layout_hint(self.images)
             raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {hint}")
         return finite
+
+
+def _unusual(images: Tensor) -> str:
+    """Name the kind of a tensor that is not dense, and what makes it so."""
+    if images.is_nested:
+        return "a nested tensor; pass images of one size together, as torch.stack(images.unbind())"
+    if images.is_quantized:
+        return f"{images.dtype}; pass images.dequantize()"
+    return f"a tensor of layout {images.layout}; pass images.to_dense()"
 
 
 def _check_channels(images: Tensor, network: Network) -> None:

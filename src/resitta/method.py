@@ -54,6 +54,13 @@ class Learner(nn.Module, ABC):
         """Learn from a batch and what `predict` said of it."""
         raise BadSetting(f"{type(self).__name__} learns only from what it predicts itself; leave out background=True")
 
+    def may_update(self, images: Tensor) -> bool:
+        """Whether a step on these images may change tensors: they are copied first, in case the step fails.
+
+        Say False only for steps that change nothing but memories and what `get_extra_state` returns copies of.
+        """
+        return type(self).step is not type(self).predict
+
     @property
     def predicts_first(self) -> bool:
         """Whether a step is a prediction, which changes nothing, and then learning from it."""

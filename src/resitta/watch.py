@@ -27,7 +27,9 @@ class Watcher:
     """Hooks around each learning step, all of which do nothing; override those you need.
 
     Watchers are called in the order in which they were attached. A paused adapter and images that are predicted only
-    (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter.
+    (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter: from `before_step` it
+    prevents the step, and nothing is learned; from `after_step` it comes too late, the step is complete. A step that
+    fails itself leaves the adapter as it was, and `after_step` is not called.
 
     A copy or pickle of an adapter goes without its watchers, since two adapters must not write to one folder or one
     curve. Set `copied = True` for one that has no effect outside itself.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import resitta
 from resitta.checks import tiny_network
+from resitta.components.resibn import ResiBN
 from resitta.dist.group import finish
 from resitta.errors import GroupFailure
 
@@ -112,21 +113,39 @@ def one_stands_still(rank: int) -> dict[str, Any]:
     return bereft(rank, lambda: time.sleep(TIMEOUT + 1))
 
 
-def bereft(rank: int, trouble: Any) -> dict[str, Any]:
+def one_dies_in_an_update(rank: int) -> dict[str, Any]:
+    """Rank 1 dies between two collectives: the teachers have exchanged their statistics, the students not all."""
+    seen: list[int] = []
+
+    def die(layer: Any, inputs: Any) -> None:
+        seen.append(1)
+        if len(seen) == 6:  # the second layer of the student
+            os._exit(9)
+
+    def arm(member: resitta.Adapter) -> None:
+        for module in member.learner.modules() if rank == 1 else ():
+            if isinstance(module, ResiBN):
+                module.register_forward_pre_hook(die)
+
+    return bereft(rank, lambda: None, arm)
+
+
+def bereft(rank: int, trouble: Any, prepare: Any = lambda member: None) -> dict[str, Any]:
     """Rank 1 is in trouble after its first update; rank 0 must hear of it."""
     member = adapter(group="world")
     member(camera(rank, 16))
+    prepare(member)
     if rank == 1:
         trouble()
-        return {}
-    begin = time.monotonic()
+    before, begin = member.state_dict(), time.monotonic()
     try:
         member(camera(rank, 16))
     except GroupFailure as error:
         seconds = time.monotonic() - begin
         with member.paused():
             logits = member(camera(rank, 4))
-        return {"said": str(error), "seconds": seconds, "logits": logits}
+        states = {"before": before, "after": member.state_dict()}
+        return {"said": str(error), "seconds": seconds, "logits": logits, **states}
     return {"said": "nothing", "seconds": 0.0}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.tools import same
 from torch import Tensor, nn
 
 import resitta
@@ -106,13 +107,14 @@ def test_ranks_that_do_not_belong_together_are_refused(seen: list[dict[str, Any]
         assert history.startswith("rank 1 has another number of updates than rank 0")
 
 
-@pytest.mark.parametrize("trouble", ["one_dies", "one_stands_still"])
+@pytest.mark.parametrize("trouble", ["one_dies", "one_stands_still", "one_dies_in_an_update"])
 def test_a_lost_rank_is_reported_within_the_time_out(tmp_path: Path, trouble: str) -> None:
     heard = run(tmp_path, trouble)[0][trouble]
     assert heard["said"].startswith("rank 0 of 2 lost the others in update 2")
     assert "restart all ranks from one's last snapshot" in heard["said"]
     assert heard["seconds"] < 15
     assert heard["logits"].isfinite().all(), "it still predicts"
+    assert same(heard["before"], heard["after"]), "what it had begun to learn is taken back"
 
 
 @pytest.fixture

@@ -93,6 +93,10 @@ class Memory(nn.Module, ABC):
             if self.clock % every == 0:
                 yield
 
+    def due(self, samples: int, *, every: int) -> bool:
+        """Whether an update may be due, as by `fill`, among so many further samples."""
+        return self.clock % every + samples >= every
+
     def add(
         self,
         images: Tensor,
@@ -162,7 +166,8 @@ class Memory(nn.Module, ABC):
         """Take everything back from a `state_dict`."""
         if state["births"].shape != self.births.shape:
             raise BadState(f"the state holds a memory of {len(state['births'])}, this one has {self.capacity}")
-        self.images = state["images"].clone()
+        if state["images"] is not self.images:
+            self.images = state["images"].clone()
         for name in _HOST_ARRAYS:
             setattr(self, name, state[name].cpu().numpy().copy())
         for name in _COUNTERS:

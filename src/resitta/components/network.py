@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
+from resitta.components.answers import Answers
 from resitta.components.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
 from resitta.components.casts import Casts
 from resitta.components.classes import count_classes
@@ -21,12 +22,15 @@ from resitta.components.sharing import (
     unshare,
 )
 from resitta.components.views import View
-from resitta.errors import BadImages, BadOutput, BadSetting, ResittaError
+from resitta.errors import BadImages, BadOutput, BadSetting, GroupFailure, ResittaError
+from resitta.hints import layout_hint
 
 Trained = Literal["none", "affine", "all"]
 Precision = Literal["exact", "bf16"]
 Output = str | int | Callable[[Any], Tensor] | None
 Normalized = tuple[Sequence[float], Sequence[float]]
+REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
+"""What a model may raise when images do not suit it."""
 CASTS_ON = {"cuda"}
 """Where to cast frozen weights once: on a CPU casting in every pass takes less than looking after the copies."""
 
@@ -69,6 +73,7 @@ class Network(nn.Module):
         self.channels_last = False
         self.replay = Replay()
         self.casts = Casts()
+        self.answers = Answers()
         self.trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         mean, std = (None, None) if normalized is None else _per_channel(normalized, self.device)
         self.register_buffer("mean", mean, persistent=False)
@@ -153,11 +158,12 @@ class Network(nn.Module):
         try:
             with self._arithmetic(images.device):
                 answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
-        except (ResittaError, torch.OutOfMemoryError):
-            raise
-        except (RuntimeError, ValueError, TypeError, AssertionError, IndexError) as error:
+        except REFUSALS as error:
+            if isinstance(error, ResittaError) or not self.answers.blames_images(error, images.shape):
+                raise
             reason = str(error).partition("\n")[0]
-            raise BadImages(f"the model refused images of shape {tuple(images.shape)}: {reason}") from error
+            found = f"the model refused images of shape {tuple(images.shape)}: {reason}"
+            raise BadImages(f"{found}{layout_hint(images)}") from error
         logits = _logits(answer, self.output, len(images))
         if self._classes is not None and logits.shape[1] != self._classes:
             found, wanted = logits.shape[1], self._classes
@@ -165,6 +171,7 @@ class Network(nn.Module):
             raise BadOutput(
                 f"the model returned {found} logits per image where {wanted} classes were expected; {advice}"
             )
+        self.answers.take(images, logits, channels_last=self.channels_last)
         return logits.to(images.dtype) if self.precision == "bf16" else logits
 
     @contextmanager
@@ -182,13 +189,14 @@ class Network(nn.Module):
         """Return the logits, without a way back for gradients; on a CUDA device by replaying the forward pass."""
         try:
             return self.replay(self.forward, images).clone()
-        except BadImages:
-            if not self.channels_last:
+        except REFUSALS as error:
+            known = self.answers.knows(images.shape, channels_last=self.channels_last)
+            if not self.channels_last or known or isinstance(error, torch.OutOfMemoryError | BadOutput | GroupFailure):
                 raise
             self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
             try:
                 return self.predict(images)
-            except BadImages:
+            except Exception:
                 self.channels_last = True  # that was not the reason
                 raise
 

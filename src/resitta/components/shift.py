@@ -84,6 +84,10 @@ class Shift(nn.Module):
         self.begun += len(starts)
         return starts[-1] - waited if starts else None
 
+    def due(self, samples: int) -> bool:
+        """Whether a new domain may show in so many further images."""
+        return len(self.waiting) + samples >= WINDOW
+
     def _begins(self, window: Looks) -> bool:
         """Whether this window is the first of a domain; take it into the averages."""
         mean, variance = window.mean(axis=0), window.var(axis=0)

@@ -13,8 +13,8 @@ after every update, and any rank's snapshot serves all.
 When: rank r is ready for update n once n·`update_every` samples of its own have come, and then waits for the others
 there. Between updates no rank waits. A rank whose stream ends calls `finish` and stays, without samples, until all
 streams have ended. A rank that is missing longer than the process group's time-out (that of `init_process_group`),
-or dies, gives a `GroupFailure` on the others. They can still predict with `adapter.paused()`; to go on learning, all
-restart from one rank's last snapshot.
+or dies, gives a `GroupFailure` on the others, which are left as they were before the update. They can still predict with
+`adapter.paused()`, and save; to go on learning, all restart from one rank's last snapshot.
 """
 
 import hashlib
@@ -82,7 +82,8 @@ def finish(adapter: "Adapter") -> None:
         union.ended = True
         with adapter.turn, torch.inference_mode(False), torch.enable_grad():
             while not union.all_ended:
-                learner.update()
+                with adapter.all_or_nothing():
+                    learner.update()
 
 
 class Group(Union):

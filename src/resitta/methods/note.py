@@ -58,6 +58,10 @@ class NOTELearner(Learner):
         """Return the logits; each sample is normalised on its own."""
         return self.network.predict(images)
 
+    def may_update(self, images: Tensor) -> bool:
+        """Only when enough samples have come."""
+        return self.bank.due(len(images), every=self.method.update_every)
+
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):

@@ -71,8 +71,9 @@ class PseudoLabelLearner(Learner):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then train on the predictions."""
+        logits = self.replay(self.learn, images).clone()
         self.updates += 1
-        return self.replay(self.learn, images).clone()
+        return logits
 
     def learn(self, images: Tensor) -> Tensor:
         """One Adam step on the pseudo-labels; return the logits before it."""

@@ -144,6 +144,12 @@ class ResiTTALearner(Learner):
         """Return the teacher's logits."""
         return self.networks.predict(images)
 
+    def may_update(self, images: Tensor) -> bool:
+        """Only when enough samples have come."""
+        return self.bank.due(len(images), every=self.method.update_every) or (
+            self.shift is not None and self.shift.due(len(images))
+        )
+
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Fill the bank, and update whenever `update_every` further samples have come."""
         begun = None if self.shift is None else self.shift(self.networks.teacher.pixels(images))

@@ -69,6 +69,10 @@ class RoTTALearner(Learner):
         """Return the teacher's logits."""
         return self.networks.predict(images)
 
+    def may_update(self, images: Tensor) -> bool:
+        """Only when enough samples have come."""
+        return self.bank.due(len(images), every=self.method.update_every)
+
     def absorb(self, images: Tensor, logits: Tensor) -> None:
         """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):

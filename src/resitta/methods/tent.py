@@ -47,8 +47,9 @@ class TentLearner(Learner):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then make these predictions more certain."""
+        logits = self.replay(self.learn, images).clone()
         self.updates += 1
-        return self.replay(self.learn, images).clone()
+        return logits
 
     def learn(self, images: Tensor) -> Tensor:
         """One Adam step on the mean entropy; return the logits before it."""

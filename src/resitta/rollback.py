@@ -1,0 +1,153 @@
+"""Rollback: a module's state is kept before it changes, and brought back as it was if the change fails half-way."""
+
+import copy
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from resitta.components.sharing import borrowed
+from resitta.guard.snapshot import copies
+
+
+class Rollback:
+    """Keeps what a module owns: parameters, buffers, the state of optimizers, and whatever `get_extra_state` returns.
+
+    Tensors come back in place, so that whoever holds them (an optimizer, a recorded CUDA graph, the network of another
+    thread) still has the right ones. They are copied at once, into memory that stays from one change to the next.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> before = layer.weight.item()
+    >>> try:
+    ...     with Rollback(layer).unless_complete():
+    ...         _ = layer.weight.data.add_(1)
+    ...         raise MemoryError
+    ... except MemoryError:
+    ...     layer.weight.item() == before
+    True
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parts = list(module.modules())
+        self._optimizers = [optimizer for part in parts for optimizer in _optimizers(part)]
+        # What a module says of its optimizer is kept as tensors already.
+        self._speaking = [part for part in parts if _has_extra_state(part) and not _optimizers(part)]
+        self._tensors: Tensors | None = None
+
+    @contextmanager
+    def unless_complete(self, *, tensors: bool = True) -> Iterator[None]:
+        """Bring everything back if the block raises; without `tensors` only the extra states, which must be copies."""
+        extra = [part.get_extra_state() for part in self._speaking]
+        kept = self._keep() if tensors else None
+        if kept is not None:
+            extra = copy.deepcopy(extra, kept.by_id())
+        try:
+            yield
+        except BaseException:
+            if kept is not None:
+                kept.restore()
+            for part, state in zip(self._speaking, extra, strict=True):
+                part.set_extra_state(state)
+            raise
+
+    def _keep(self) -> "Tensors":
+        if self._tensors is None or not self._tensors.current():
+            self._tensors = Tensors(self.module, self._optimizers)
+        self._tensors.keep()
+        return self._tensors
+
+
+class Tensors:
+    """Every tensor that a module and its optimizers own, where it is held, and a copy of it."""
+
+    def __init__(self, module: nn.Module, optimizers: list[Optimizer]) -> None:
+        self._states = [(optimizer, optimizer.state) for optimizer in optimizers]
+        self._holders = [Holder(place) for place in _places(module, optimizers)]
+        shared = {id(part._buffers[name]) for part in module.modules() for name in borrowed(part)}
+        held = {id(value): value for holder in self._holders for value in holder.values if isinstance(value, Tensor)}
+        self._originals = [tensor for key, tensor in held.items() if key not in shared]
+        self._nature = _nature(self._originals)
+        self._copies: list[Tensor] = []
+
+    def current(self) -> bool:
+        """Whether the tensors are still those that are held, of the same types and on the same devices."""
+        same = all(optimizer.state is state for optimizer, state in self._states)
+        return same and all(holder.current() for holder in self._holders) and self._nature == _nature(self._originals)
+
+    def keep(self) -> None:
+        """Copy the values."""
+        if self._copies:
+            _copy(self._originals, self._copies)
+        else:
+            self._copies = copies(self._originals)
+
+    def restore(self) -> None:
+        """Put the tensors back to where they were held, with the values they had."""
+        for holder in self._holders:
+            holder.restore()
+        for optimizer, _ in self._states:
+            optimizer.zero_grad()
+        _copy(self._copies, self._originals)
+
+    def by_id(self) -> dict[int, Any]:
+        """For `copy.deepcopy`: what is kept here and needs no second copy."""
+        return {id(tensor): tensor for tensor in self._originals}
+
+
+class Holder:
+    """A dict, and what it holds: the parameters or buffers of a module, what an optimizer knows of a parameter."""
+
+    __slots__ = ("_keys", "place", "values")
+
+    def __init__(self, place: dict[Any, Any]) -> None:
+        self.place, self._keys, self.values = place, tuple(place), tuple(place.values())
+
+    def current(self) -> bool:
+        """Whether it holds the very same objects."""
+        return len(self.place) == len(self.values) and all(map(operator.is_, self.place.values(), self.values))
+
+    def restore(self) -> None:
+        """Let it hold them again, and nothing else."""
+        if not self.current():
+            self.place.clear()
+            self.place.update(zip(self._keys, self.values, strict=True))
+
+
+def _places(module: nn.Module, optimizers: list[Optimizer]) -> Iterator[dict[Any, Any]]:
+    """The dicts that hold tensors."""
+    for part in module.modules():
+        yield part._parameters
+        yield part._buffers
+    for optimizer in optimizers:
+        yield optimizer.state
+        yield from optimizer.state.values()
+        yield from optimizer.param_groups
+
+
+def _optimizers(module: nn.Module) -> list[Optimizer]:
+    return [value for value in vars(module).values() if isinstance(value, Optimizer)]
+
+
+def _has_extra_state(module: nn.Module) -> bool:
+    return type(module).get_extra_state is not nn.Module.get_extra_state
+
+
+def _nature(tensors: list[Tensor]) -> list[Any]:
+    return [(tensor.dtype, tensor.device) for tensor in tensors]
+
+
+@torch.no_grad()
+def _copy(values: list[Tensor], places: list[Tensor]) -> None:
+    """Copy each value to its place, all of one device and type at once."""
+    alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for value, place in zip(values, places, strict=True):
+        group = alike.setdefault((value.device, value.dtype), ([], []))
+        group[0].append(place)
+        group[1].append(value)
+    for some_places, some_values in alike.values():
+        torch._foreach_copy_(some_places, some_values)
