@@ -103,3 +103,11 @@ def test_empty_and_missing_folders(root: Path) -> None:
 def test_bad_size(root: Path) -> None:
     with pytest.raises(BadSetting, match="size must be"):
         ImageFolder(root, size=0)
+
+
+def test_a_file_too_large_for_a_picture_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    with (tmp_path / "cat" / "a.png").open("wb") as file:
+        file.truncate(2**33)  # of holes: it takes no room on the disk
+    with pytest.raises(BadData, match=r"cat/a\.png has 8,589,934,592 bytes, at most .* are read"):
+        ImageFolder(tmp_path)

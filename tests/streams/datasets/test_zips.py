@@ -1,4 +1,6 @@
 import io
+import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -102,3 +104,67 @@ def test_real_cifar_images(beds: Path) -> None:
     batch = images.read(range(0, 10_000, 100))
     assert batch.shape == (100, 3, 32, 32)
     assert 110 < batch.float().mean() < 130  # the mean of CIFAR-10 is 121
+
+
+def lying_zip(path: Path, *, real: int, declared: int) -> Path:
+    """A zip whose member unpacks to more than it says, as no honest program makes them."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("cat/a.png", bytes(real))
+    size, raw = struct.pack("<I", real), path.read_bytes()
+    assert raw.count(size) == 2, "in the member's header and in the directory"
+    path.write_bytes(raw.replace(size, struct.pack("<I", declared)))
+    return path
+
+
+def test_a_member_that_unpacks_to_more_than_it_says_takes_no_memory(tmp_path: Path) -> None:
+    path = lying_zip(tmp_path / "a.zip", real=200_000_000, declared=5000)
+    assert path.stat().st_size < 300_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadData, match=r"a\.zip/cat/a\.png is damaged"):
+            ImageZip(path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_member_too_large_for_a_picture_is_not_unpacked(tmp_path: Path) -> None:
+    path = lying_zip(tmp_path / "a.zip", real=1_000_000, declared=2**30)
+    with pytest.raises(BadData, match=r"a\.zip/cat/a\.png has 1,073,741,824 bytes, at most .* are read; it is no pict"):
+        ImageZip(path)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_compressions_that_may_take_gigabytes_are_refused(tmp_path: Path, kind: int) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", kind) as archive:
+        archive.writestr("cat/a.png", png(1))
+    with pytest.raises(BadData, match=rf"is compressed by method {kind}; zip it again without compression, or with de"):
+        ImageZip(tmp_path / "a.zip")
+
+
+def test_a_deflated_zip_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("cat/a.png", png(7))
+    assert ImageZip(tmp_path / "a.zip").read([0])[0, 0, 0, 0] == 7
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("side", [9000, 20_000], ids=["ours", "Pillow's"])
+def test_a_small_file_with_a_huge_picture_is_not_decoded(tmp_path: Path, side: int) -> None:
+    buffer = io.BytesIO()
+    Image.new("1", (side, side)).save(buffer, "png")
+    assert len(buffer.getvalue()) < 100_000
+    path = make_zip(tmp_path / "a.zip", {"cat/a.png": buffer.getvalue()})
+    with pytest.raises(
+        BadData, match=r"a\.zip/cat/a\.png (has 9000×9000 pixels|is too large: Image size).*; scale it do"
+    ):
+        ImageZip(path)
+
+
+def test_a_batch_of_large_pictures_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    images = ImageZip(make_zip(tmp_path / "a.zip", {f"cat/{n}.png": png(1, (4000, 3000)) for n in range(2)}))
+    with pytest.raises(
+        BadData, match=r"100 images of 4000×3000 pixels take 3,600,000,000 bytes, .*; read fewer at once"
+    ):
+        images.read([0, 1] * 50)
+    assert images.read([1]).shape == (1, 3, 3000, 4000)

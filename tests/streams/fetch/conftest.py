@@ -1,5 +1,6 @@
 """A web server on this machine that misbehaves on request."""
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -48,6 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(self.server.body, length=len(self.server.body) + 100)
         elif word == "no-length":
             self._send(self.server.body, length=None)
+        elif word == "endless":
+            self._send_without_end()
         elif word == "no-range":
             self._send(self.server.body)
         elif word == "wrong-range":
@@ -57,6 +60,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_range(self.server.body, len(self.server.body))
         else:
             self._send_range(self.server.body, len(self.server.body))
+
+    def _send_without_end(self) -> None:
+        """Send until the client hangs up, at most 64 MB."""
+        self._send(b"", length=None)
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                self.wfile.write(bytes(1 << 20))
 
     def _send_range(self, body: bytes, total: int) -> None:
         etag = f'"{hashlib.md5(self.server.body).hexdigest()}"'

@@ -163,3 +163,29 @@ def test_too_small_a_disk(server: "Server", part: Path, monkeypatch: pytest.Monk
     with pytest.raises(BadData, match=r"needs 0.0 GB in .* make room"):
         download(server.url, part, patience=HASTY)
     assert not part.exists()
+
+
+def test_a_file_that_says_it_is_too_large_is_not_begun(server: "Server", part: Path) -> None:
+    with pytest.raises(BadData, match=f"gave {len(BODY):,} bytes or more, at most 5,000 were expected; check the addr"):
+        download(server.url, part, patience=HASTY, most=5000)
+    assert not part.exists()
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("word", ["no-length", "endless"])
+def test_a_file_without_a_length_is_cut_off(server: "Server", part: Path, word: str) -> None:
+    server.script = [word]
+    with pytest.raises(BadData, match="bytes or more, at most 5,000 were expected"):
+        download(server.url, part, patience=HASTY, most=5000)
+    assert not part.exists()
+
+
+def test_a_part_is_not_continued_beyond_the_bound(server: "Server", part: Path) -> None:
+    part.write_bytes(BODY[:4000])
+    with pytest.raises(BadData, match="at most 5,000 were expected"):
+        download(server.url, part, patience=HASTY, most=5000)
+
+
+def test_a_file_of_just_that_size_is_taken(server: "Server", part: Path) -> None:
+    download(server.url, part, patience=HASTY, most=len(BODY))
+    assert part.read_bytes() == BODY

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import io
 import tarfile
@@ -126,3 +127,14 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
     with pytest.raises(BadData, match="cannot be written to"):
         fetch("cifar10c", tmp_path / "root", base_url="http://127.0.0.1:9")
+
+
+def test_more_than_the_archive_has_is_not_taken(
+    tmp_path: Path, server: "Server", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(server, monkeypatch, "Tiny-C/fog.npy")
+    small = dataclasses.replace(DATA_SETS["tiny"].archives[0], most_gigabytes=0)
+    monkeypatch.setitem(DATA_SETS, "tiny", dataclasses.replace(DATA_SETS["tiny"], archives=(small,)))
+    with pytest.raises(BadData, match="at most 0 were expected; check the address, or try a mirror"):
+        fetch("tiny", tmp_path, base_url=server.url)
+    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,9 @@ from resitta.errors import BadData
 from resitta.streams.datasets.base import Indices, checked_indices, checked_labels
 from resitta.streams.datasets.pictures import checked_size, decode, is_picture
 
+MOST_AT_ONCE = 1 << 31
+"""How many bytes of pixels one `read` may return."""
+
 
 class FileImages:
     """Encoded images under names; `load(name)` gives the bytes of one.
@@ -39,6 +42,11 @@ class FileImages:
     def read(self, indices: Indices) -> Tensor:
         """Decode the images asked for, in that order, to uint8 N×3×H×W."""
         chosen = checked_indices(indices, len(self), self._origin)
+        total = len(chosen) * int(np.prod(self._shape))
+        if total > MOST_AT_ONCE:
+            found = f"{len(chosen):,} images of {self._shape[1]}×{self._shape[0]} pixels"
+            advice = "read fewer at once, or give size= to scale and crop them"
+            raise BadData(f"{self._origin}: {found} take {total:,} bytes, at most {MOST_AT_ONCE:,} are read; {advice}.")
         pixels = np.empty((len(chosen), *self._shape), np.uint8)
         for row, index in enumerate(chosen):
             pixels[row] = self._decode_alike(int(index))

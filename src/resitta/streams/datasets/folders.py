@@ -6,6 +6,7 @@ from pathlib import Path
 
 from resitta.errors import BadData
 from resitta.streams.datasets.files import FileImages, labelled
+from resitta.streams.datasets.pictures import check_bytes
 
 
 class ImageFolder(FileImages):
@@ -54,6 +55,7 @@ def image_files(folder: Path) -> list[str]:
 def read_file(root: Path, name: str) -> bytes:
     """Return the bytes of one file under `root`."""
     try:
+        check_bytes((root / name).stat().st_size, str(root / name))
         return (root / name).read_bytes()
     except OSError as error:
         raise BadData(f"{root / name} cannot be read ({error.strerror}); restore it or remove it.") from error

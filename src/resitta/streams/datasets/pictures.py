@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 RESIZE, CROP = 256, 224
+MOST_PIXELS = 1 << 26
+"""A little more than the largest picture of ImageNet has; decoded, that many take half a gigabyte."""
+MOST_BYTES = 4 * MOST_PIXELS + (1 << 20)
+"""A bitmap of that many pixels, with alpha and a header; other formats take less."""
 
 
 def decode(raw: bytes, name: str, size: int | None) -> npt.NDArray[np.uint8]:
@@ -21,11 +25,41 @@ def decode(raw: bytes, name: str, size: int | None) -> npt.NDArray[np.uint8]:
     pillow = require("PIL.Image", "bench")
     try:
         with pillow.open(io.BytesIO(raw)) as image:
+            check_pixels(image.width, image.height, name)
             picture = image.convert("RGB")
+    except BadData:
+        raise
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:  # Pillow has a limit of its own
+        raise BadData(f"{name} is too large: {error}; scale it down or remove it.") from error
     except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
         kind = type(error).__name__
         raise BadData(f"{name} is not a readable image ({kind}); restore it or remove it.") from error
     return np.array(picture if size is None else fit(picture, size))
+
+
+def check_pixels(width: int, height: int, name: str) -> None:
+    """Refuse a picture that would take more memory than any of a data set should, before it is decoded.
+
+    >>> check_pixels(20000, 20000, "tom.png")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadData: tom.png has 20000×20000 pixels, at most 67,108,864 are decoded; scale it down or remove it.
+    """
+    if width * height > MOST_PIXELS:
+        found = f"{width}×{height} pixels, at most {MOST_PIXELS:,} are decoded"
+        raise BadData(f"{name} has {found}; scale it down or remove it.")
+
+
+def check_bytes(size: int, name: str) -> None:
+    """Refuse to read a file that is too large for a picture.
+
+    >>> check_bytes(2**30, "tom.png")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadData: tom.png has 1,073,741,824 bytes, at most 269,484,032 are read; it is no picture: remove it.
+    """
+    if size > MOST_BYTES:
+        raise BadData(f"{name} has {size:,} bytes, at most {MOST_BYTES:,} are read; it is no picture: remove it.")
 
 
 def fit(picture: "Image", size: int) -> "Image":

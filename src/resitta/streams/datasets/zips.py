@@ -7,6 +7,10 @@ from pathlib import Path
 
 from resitta.errors import BadData
 from resitta.streams.datasets.files import FileImages, labelled
+from resitta.streams.datasets.pictures import check_bytes
+
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Others may ask for gigabytes before the first byte comes out; pictures gain nothing by them."""
 
 
 class ImageZip(FileImages):
@@ -55,8 +59,15 @@ def _class_files(archive: zipfile.ZipFile, path: str | Path) -> dict[str, list[s
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return the bytes of a picture; never more than the archive says it has, whatever is compressed there."""
     try:
-        return archive.read(name)
+        member = archive.getinfo(name)
+        check_bytes(member.file_size, f"{archive.filename}/{name}")
+        if member.compress_type not in COMPRESSIONS:
+            found = f"is compressed by method {member.compress_type}"
+            raise BadData(f"{archive.filename}/{name} {found}; zip it again without compression, or with deflate.")
+        with archive.open(member) as file:
+            return file.read(member.file_size)
     # RuntimeError: encrypted; NotImplementedError: an exotic compression
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
         raise BadData(f"{archive.filename}/{name} is damaged ({error}); download or zip it again.") from error

@@ -9,7 +9,8 @@ class Archive:
     """One tar of a Zenodo record, and the folders that it brings.
 
     `holds` are paths below the root that the user chooses; inside the tar, their last parts are the top-level
-    folders. All of them being there means that the archive has been unpacked.
+    folders. All of them being there means that the archive has been unpacked. A download of
+    more than `most_gigabytes` is refused: it cannot be this archive.
 
     >>> DATA_SETS["cifar10c"].archives[0].url()
     'https://zenodo.org/records/2535967/files/CIFAR-10-C.tar?download=1'
@@ -19,6 +20,7 @@ class Archive:
     file: str
     md5: str
     holds: tuple[str, ...]
+    most_gigabytes: int = 32
 
     def url(self, base_url: str | None = None) -> str:
         """Return the address of the file on Zenodo, or on a mirror that has it directly under `base_url`."""
@@ -52,6 +54,7 @@ DATA_SETS = {
                 file="CIFAR-10-C.tar",
                 md5="56bf5dcef84df0e2308c6dcbcbbd8499",
                 holds=("CIFAR-10-C",),
+                most_gigabytes=3,
             ),
         ),
     ),
@@ -63,6 +66,7 @@ DATA_SETS = {
                 file="CIFAR-100-C.tar",
                 md5="11f0ed0f1191edbf9fa23466ae6021d3",
                 holds=("CIFAR-100-C",),
+                most_gigabytes=3,
             ),
         ),
     ),

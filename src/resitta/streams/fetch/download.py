@@ -17,6 +17,8 @@ from resitta.streams.fetch.space import check_space
 
 Progress = Callable[[int, int | None], None]
 CHUNK = 1 << 20
+MOST = 1 << 36
+"""How large a file may be where the caller knows no better: twice the largest of the public archives, and more."""
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -40,13 +42,17 @@ class _Interrupted(Exception):
     """This attempt failed; the next one may not."""
 
 
-def download(url: str, part: Path, *, progress: Progress | None = None, patience: Patience = PATIENT) -> None:
+def download(
+    url: str, part: Path, *, progress: Progress | None = None, patience: Patience = PATIENT, most: int = MOST
+) -> None:
     """Download `url` to the file `part`, going on from what it already holds.
 
     Whether the contents are right is for the caller to check: a length may agree by accident, a checksum not.
     `progress` is called with the bytes that are there and the total, None where the server does not say.
+
+    A file of more than `most` bytes is refused: at once if the server says so, else as soon as that many have come.
     """
-    transfer = _Transfer(url, part, progress, patience.timeout)
+    transfer = _Transfer(url, part, progress, patience.timeout, most)
     failures, most = 0, _size(part)
     while True:
         try:
@@ -66,8 +72,8 @@ def download(url: str, part: Path, *, progress: Progress | None = None, patience
 class _Transfer:
     """One file on a server, and what earlier attempts have learnt about it."""
 
-    def __init__(self, url: str, part: Path, progress: Progress | None, timeout: float) -> None:
-        self._url, self._part, self._progress, self._timeout = url, part, progress, timeout
+    def __init__(self, url: str, part: Path, progress: Progress | None, timeout: float, most: int) -> None:
+        self._url, self._part, self._progress, self._timeout, self._most = url, part, progress, timeout, most
         self._total: int | None = None
         self._etag: str | None = None
 
@@ -111,14 +117,23 @@ class _Transfer:
         self._total = self._etag = None
         raise _Interrupted("the file on the server is not the one that was begun")
 
+    def _check_size(self, size: int) -> None:
+        """Refuse a file that is too large, and let go of what was taken for the beginning of the right one."""
+        if size > self._most:
+            self._part.unlink(missing_ok=True)
+            found = f"{size:,} bytes or more, at most {self._most:,} were expected"
+            raise BadData(f"{self._url} gave {found}; check the address, or try a mirror.")
+
     def _append(self, response: http.client.HTTPResponse, done: int) -> None:
+        self._check_size(self._total or 0)
         if self._total is not None:
             # what is missing of the archive, and as much again to unpack it
             check_space(self._part.parent, 2 * self._total - done, self._part.name)
         with self._part.open("ab" if done else "wb") as file:
             for chunk in _chunks(response, self._url):
-                file.write(chunk)
                 done += len(chunk)
+                self._check_size(done)
+                file.write(chunk)
                 if self._progress is not None:
                     self._progress(done, self._total)
         if self._total is not None and done < self._total:

@@ -53,7 +53,7 @@ def _obtain(archive: Archive, path: Path, url: str, progress: Progress | None, p
             raise BadData(f"{path} has not the md5 {archive.md5}; delete it and fetch it again.")
         return
     part = path.with_name(path.name + ".part")
-    download(url, part, progress=progress, patience=patience)
+    download(url, part, progress=progress, patience=patience, most=archive.most_gigabytes * 10**9)
     found = _md5(part)
     if found != archive.md5:
         part.unlink()
