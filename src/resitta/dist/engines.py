@@ -7,6 +7,7 @@ Only what has no record yet is run, so a bench that was interrupted goes on unde
 import functools
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -80,11 +81,17 @@ def measure(recipe: Recipe, job: Job) -> Any:
     return read_json(bench.path(job))
 
 
+def end_at_ctrl_c() -> None:
+    """Let Ctrl-C end a worker at once: a pool would begin the next run first, and a record is whole or not there."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_processes(recipe: Recipe, jobs: Sequence[Job], workers: int | None = None) -> Results:
     """Run jobs in a pool of processes on this machine."""
     spawn = multiprocessing.get_context("spawn")  # a forked child could not use CUDA
     count = min(len(jobs), workers or os.cpu_count() or 1)
-    with ProcessPoolExecutor(count, mp_context=spawn) as pool:
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=end_at_ctrl_c) as pool:
         futures = {pool.submit(measure, recipe, job): job for job in jobs}
         try:
             for future in as_completed(futures):
