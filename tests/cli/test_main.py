@@ -1,11 +1,16 @@
 """The command line as a whole: how fast it starts, and how it ends."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from resitta import cli
 
@@ -90,6 +95,64 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
     assert shown.startswith("resitta: interrupted; ")
     assert advice in shown
     assert shown.count("\n") == 1
+
+
+SLOW = """
+import time
+from pathlib import Path
+from torch import nn
+from resitta.checks import tiny_network
+
+class Slow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = tiny_network(classes=4)
+    def forward(self, images):
+        Path("started").touch()
+        time.sleep(1)
+        return self.network(images)
+
+def make():
+    return Slow().eval()
+"""
+
+
+def test_ctrl_c_ends_the_processes_of_a_bench(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(160):
+        folder = tmp_path / "photos" / str(number % 4)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(folder / f"{number}.png")
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "resitta.cli", "bench", "slow.py:make", "photos", "--size", "32"]
+    command += [
+        "--corruptions",
+        "clean",
+        "--methods",
+        "source",
+        "--batch-size",
+        "1",
+        "--seeds",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
+    command += ["--engine", "processes", "--workers", "2"]
+    bench = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.killpg(bench.pid, signal.SIGINT)  # as a terminal does
+        _, shown = bench.communicate(timeout=40)  # one run alone would take 160 s
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(bench.pid, signal.SIGKILL)
+    assert bench.returncode == 130
+    assert "the same command goes on where it stopped" in shown
+    assert "Traceback" not in shown
 
 
 def test_advice_is_given_for_commands_that_exist() -> None:

@@ -8,6 +8,7 @@ import functools
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -73,6 +74,12 @@ def work(recipe: bytes, job: bytes, threads: int, rerun: bool) -> Any:
     return measure(recipe, pickle.loads(job), threads=threads, rerun=rerun)
 
 
+def end_at_ctrl_c() -> None:
+    """Let Ctrl-C end a worker at once: a pool would begin the next run first, and a record is whole or not there."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_processes(
     recipe: Recipe, jobs: Sequence[Job], workers: int | None = None, *, threads: int = 1, rerun: bool = False
 ) -> Results:
@@ -80,7 +87,7 @@ def on_processes(
     spawn = multiprocessing.get_context("spawn")  # a forked child could not use CUDA
     count = min(len(jobs), workers or max(1, (os.cpu_count() or 1) // threads))
     parcel, errands = packed(recipe), {job: packed(job) for job in jobs}
-    with ProcessPoolExecutor(count, mp_context=spawn) as pool:
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=end_at_ctrl_c) as pool:
         futures = {pool.submit(work, parcel, errand, threads, rerun): job for job, errand in errands.items()}
         try:
             for future in as_completed(futures):
