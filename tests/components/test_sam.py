@@ -1,4 +1,5 @@
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -69,15 +70,18 @@ def test_the_second_pass_sees_the_parameters_a_distance_rho_away() -> None:
     assert worst > loss(weights())
 
 
+@pytest.mark.parametrize("spoil", [lambda value: value * torch.nan, lambda value: value + torch.inf])
 @pytest.mark.parametrize("bad", [0, 1])
-def test_a_loss_that_is_not_finite_in_either_pass_is_skipped_and_counted_once(bad: int) -> None:
+def test_a_loss_that_is_not_finite_in_either_pass_is_skipped_and_counted_once(
+    bad: int, spoil: Callable[[Tensor], Tensor]
+) -> None:
     parameters = weights()
     base = SGD(parameters, lr=0.1, momentum=0.9)
     sam = SAM(base, rho=0.25)
     sam.descend(loss(parameters), lambda: loss(parameters))
     before, state = [p.detach().clone() for p in parameters], copy.deepcopy(base.get_extra_state())
-    factors = [torch.nan if number == bad else 1.0 for number in range(2)]
-    sam.descend(loss(parameters) * factors[0], lambda: loss(parameters) * factors[1])
+    first, second = (spoil if number == bad else torch.clone for number in range(2))
+    sam.descend(first(loss(parameters)), lambda: second(loss(parameters)))
     torch.testing.assert_close([p.detach() for p in parameters], before, rtol=0, atol=0)
     torch.testing.assert_close(base.get_extra_state()["state"], state["state"], rtol=0, atol=0)
     assert base.skipped.item() == 1
