@@ -29,6 +29,9 @@ from resitta.report.reading import environment_of, paths_of, read_folders, recor
 from resitta.report.tables import error_table
 from resitta.terminal import bars, console
 
+BY_METHOD = "key=value or method.key=value"
+"""What a setting for several methods looks like."""
+
 
 def run_bench(
     model: str,
@@ -41,7 +44,10 @@ def run_bench(
     **options: Any,
 ) -> None:
     """Compare methods on one model and one data set."""
-    given = {"settings": parse_pairs(settings, "--set"), "model_options": parse_pairs(model_options, "--model-set")}
+    given = {
+        "settings": parse_pairs(settings, "--set", BY_METHOD),
+        "model_options": parse_pairs(model_options, "--model-set"),
+    }
     records = _measure(model, data, methods, out=out, **given, **options)
     _publish(out, list(records), title=f"{model} on {data.name}")
     _print_warning(records.warning)
@@ -108,10 +114,10 @@ def parse_settings(pairs: Sequence[str], methods: Sequence[str]) -> dict[str, di
     >>> parse_settings(["lr=0.01", "resitta.eta=0.05"], ["tent", "resitta"])
     {'tent': {'lr': 0.01}, 'resitta': {'lr': 0.01, 'eta': 0.05}}
     """
-    return by_method(parse_pairs(pairs, "--set"), methods)
+    return by_method(parse_pairs(pairs, "--set", BY_METHOD), methods)
 
 
-def parse_pairs(pairs: Sequence[str], flag: str) -> dict[str, Any]:
+def parse_pairs(pairs: Sequence[str], flag: str, form: str = "key=value") -> dict[str, Any]:
     """Read `key=value`: numbers, true, false, None, anything else as text.
 
     >>> parse_pairs(["pretrained=true", "num_classes=10", "weights=DEFAULT"], "--model-set")
@@ -121,7 +127,6 @@ def parse_pairs(pairs: Sequence[str], flag: str) -> dict[str, Any]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            form = "key=value or method.key=value" if flag == "--set" else "key=value"
             raise BadSetting(f"{flag} takes {form}, found {pair!r}")
         found[key] = _value(text)
     return found

@@ -1,12 +1,9 @@
 """Commands about the library itself: demo, methods, check, models."""
 
-import ast
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
-
-from resitta.errors import BadSetting
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
@@ -91,22 +88,12 @@ def check(
     device
         Where to run.
     """
+    from resitta.cli.benching import parse_pairs  # noqa: PLC0415
     from resitta.registry import create  # noqa: PLC0415
     from resitta.terminal import import_method, print_check  # noqa: PLC0415
 
-    chosen = create(import_method(method), **dict(map(_setting, settings)))
+    chosen = create(import_method(method), **parse_pairs(settings, "--set"))
     print_check(chosen, model=model, checkpoint=checkpoint, data=data, size=size, device=device)
-
-
-def _setting(pair: str) -> tuple[str, Any]:
-    """A setting and its value, which is text unless it reads as something else in Python."""
-    key, equals, text = pair.partition("=")
-    if not equals:
-        raise BadSetting(f"--set takes key=value, found {pair!r}")
-    try:
-        return key, ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return key, text
 
 
 def models(*, as_json: AsJson = False) -> None:

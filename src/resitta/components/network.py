@@ -166,11 +166,10 @@ class Network(nn.Module):
             raise BadImages(f"{found}{layout_hint(images)}") from error
         logits = _logits(answer, self.output, len(images))
         if self._classes is not None and logits.shape[1] != self._classes:
-            found, wanted = logits.shape[1], self._classes
-            advice = f"if {found} is right, pass adapt(..., classes={found})"
-            raise BadOutput(
-                f"the model returned {found} logits per image where {wanted} classes were expected; {advice}"
-            )
+            width = logits.shape[1]
+            expected = f"where {self._classes} classes were expected"
+            advice = f"if {width} is right, pass adapt(..., classes={width})"
+            raise BadOutput(f"the model returned {width} logits per image {expected}; {advice}")
         self.answers.take(images, logits, channels_last=self.channels_last)
         return logits.to(images.dtype) if self.precision == "bf16" else logits
 
