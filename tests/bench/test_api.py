@@ -242,3 +242,19 @@ def test_the_package_offers_its_names_lazily() -> None:
     assert resitta.bench.Records.__name__ == "Records"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         resitta.bench.nothing  # noqa: B018
+
+
+def test_a_listing_picks_images_of_imagenet_c(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    folder = tmp_path / "ImageNet-C" / "fog" / "5" / "n01440764"
+    folder.mkdir(parents=True)
+    for number in range(4):
+        image.new("RGB", (224, 224), (50 * number, 0, 0)).save(folder / f"{number}.JPEG")
+    listing = tmp_path / "ids.txt"
+    listing.write_text("n01440764/1.JPEG 0\nn01440764/3.JPEG 0\n")
+    network = nn.Sequential(nn.Conv2d(3, 4, 3, 8), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(network, nn.Linear(4, 1000))
+    (record,) = resitta.bench.run(model, folder.parents[2], ["source"], corruptions=["fog"], listing=listing)
+    assert record.samples == 2
+    with pytest.raises(BadSetting, match="a listing belongs to ImageNet-C on disk"):
+        resitta.bench.run(model, (np.zeros((2, 8, 8, 3), np.uint8), np.arange(2)), listing=listing)

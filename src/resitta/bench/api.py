@@ -49,6 +49,7 @@ def run(
     checkpoint: str | Path | None = None,
     model_options: Mapping[str, Any] | None = None,
     size: int | None = None,
+    listing: str | Path | None = None,
     out: str | Path | None = None,
     rerun: bool = False,
     device: str | None = None,
@@ -72,6 +73,7 @@ def run(
             as they are.
         checkpoint, model_options: of a model given by name: `{"pretrained": True}`.
         size: the side that images of a folder or zip are resized to.
+        listing: a text file with the images of ImageNet-C to use, `wnid/name.JPEG` on each line.
         out: the folder for records and corrupted images; finished runs in it are kept. None keeps nothing.
         rerun: run again what is finished in `out`, and replace its records.
         device: by default that of the module, or the CPU.
@@ -112,6 +114,7 @@ def run(
             checkpoint=None if checkpoint is None else Path(checkpoint),
             model_options=tuple((model_options or {}).items()),
             size=size,
+            listing=None if listing is None else Path(listing),
             out=folder,
             device=device or (str(device_of(model)) if isinstance(model, nn.Module) else "cpu"),
         )

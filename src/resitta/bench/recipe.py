@@ -26,7 +26,7 @@ class Recipe:
     """A model and data. By name they are opened by each process itself; image sets are then mapped from disk.
 
     `model_options`: pairs for the function that makes the model. `size`: the side that images of a folder or zip are
-    resized to. `folder`: where relative paths begin. A module is used as it is; on another device, a copy of it.
+    resized to. `listing`: a text file that picks images of ImageNet-C. `folder`: where relative paths begin. A module is used as it is; on another device, a copy of it.
     """
 
     protocol: Protocol
@@ -35,6 +35,7 @@ class Recipe:
     checkpoint: Path | None = None
     model_options: tuple[tuple[str, Any], ...] = ()
     size: int | None = None
+    listing: Path | None = None
     out: Path
     device: str = "cpu"
     folder: Path = field(default_factory=Path.cwd)
@@ -46,6 +47,8 @@ class Recipe:
         given = [name for name, value in by_name.items() if value is not None]
         if isinstance(self.model, nn.Module) and given:
             raise BadSetting(f"{given[0]} belongs to a model given by name; a torch.nn.Module is used as it is")
+        if not isinstance(self.data, Path) and self.listing is not None:
+            raise BadSetting("a listing belongs to ImageNet-C on disk; choose among arrays and image sets yourself")
         if not isinstance(self.data, Path) and self.size is not None:
             raise BadSetting("size belongs to images on disk; scale arrays and image sets of your own yourself")
 
@@ -64,7 +67,8 @@ class Recipe:
         """Load the model and open the data; clean images are corrupted now, unless they have been before."""
         device = usable_device(self.device)
         model, about, untrained = self._model(device)
-        options: dict[str, Any] = {} if self.size is None else {"size": self.size}
+        given = {"size": self.size, "listing": self.listing}
+        options = {name: value for name, value in given.items() if value is not None}
         check = partial(check_classes, model, device)
         places: dict[str, Any] = {"cache": self.out / "corrupted", "device": device}
         sets = open_domains(self.protocol, self.data, **places, progress=progress, check=check, **options)

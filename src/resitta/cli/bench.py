@@ -31,6 +31,7 @@ def bench(
     per_domain: int | None = None,
     batch_size: int = 64,
     size: int | None = None,
+    listing: Path | None = None,
     out: Path = Path("runs/bench"),
     rerun: bool = False,
     device: str = "cpu",
@@ -86,6 +87,8 @@ def bench(
         Images per call of the adapter.
     size
         Resize and crop images of a folder or zip to this side.
+    listing
+        A text file with the images of ImageNet-C to use, wnid/name.JPEG on each line.
     out
         The folder for records, corrupted images and the page.
     rerun
@@ -122,6 +125,7 @@ def bench(
         per_domain=per_domain,
         batch_size=batch_size,
         size=size,
+        listing=listing,
         out=out,
         rerun=rerun,
         device=device,
@@ -143,6 +147,7 @@ def reproduce(
     methods: Annotated[tuple[str, ...], Many] = METHODS,
     seeds: Annotated[tuple[int, ...], Many] = (1,),
     per_domain: int | None = None,
+    listing: Path | None = None,
     out: Path | None = None,
     rerun: bool = False,
     device: str = "cpu",
@@ -177,6 +182,9 @@ def reproduce(
         The paper used one seed, 1.
     per_domain
         Use only so many images of each corruption.
+    listing
+        A text file with the images of ImageNet-C to use, wnid/name.JPEG on each line: the paper's table3 is on the
+        5,000 of RobustBench's imagenet_test_image_ids.txt.
     out
         The folder for records, tables and the page (default runs/EXPERIMENT).
     rerun
@@ -204,6 +212,7 @@ def reproduce(
         methods=methods,
         seeds=seeds,
         per_domain=per_domain,
+        listing=listing,
         out=out or Path("runs") / str(experiment),
         rerun=rerun,
         device=device,
