@@ -26,8 +26,8 @@ class Recipe:
     """A model and data. By name they are opened by each process itself; image sets are then mapped from disk.
 
     `model_options`: pairs for the function that makes the model. `size`: the side that images of a folder or zip are
-    resized to. `listing`: a text file that picks images of ImageNet-C. `folder`: where relative paths begin. A module is
-    used as it is; on another device, a copy of it.
+    resized to. `listing`: a text file that picks images of ImageNet-C. `folder`: where relative paths begin. A module
+    is used as it is; on another device, a copy of it.
     """
 
     protocol: Protocol
