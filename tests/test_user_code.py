@@ -1,3 +1,4 @@
+import os
 import pickle
 import random
 import sys
@@ -21,12 +22,15 @@ def mine(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_run_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_file_is_run_once_and_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = tmp_path / "own.py"
     path.write_text("value = 1")
+    os.utime(path, (1, 1))
     first = load_file(path)
     assert load_file(tmp_path / "." / "own.py") is first
-    path.write_text("value = 2")  # within the same second and as long as before
+    path.write_text("value = 2")  # as long as before
+    os.utime(path, (1, 1))  # and in the same second
     second = load_file(path)
     assert (first.value, second.value) == (1, 2)
     assert first.__name__ == second.__name__

@@ -56,7 +56,9 @@ def recipe(model: str | nn.Module, classes: int = 10, **more: Any) -> Recipe:
 
 
 def test_random_weights_are_named_and_recorded(tmp_path: Path) -> None:
-    untrained, again = recipe("wrn16x1").open(), recipe("wrn16x1").open()
+    untrained = recipe("wrn16x1").open()
+    torch.rand(1)
+    again = recipe("wrn16x1").open()
     assert untrained.about["untrained"] is True
     assert untrained.warning.startswith("wrn16x1 has random weights; give it a checkpoint")
     assert weights_digest(untrained.model) == weights_digest(again.model), "so that all processes have the same"

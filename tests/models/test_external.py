@@ -221,3 +221,12 @@ def test_random_weights_are_told_from_trained_ones(timm: SimpleNamespace, torchv
     assert untrained("torchvision:toynet", weights="V1") is None
     assert untrained("torchvision:toynet", "weights.pt") is None
     assert untrained("torch.nn:Identity") is None, "it may load weights itself"
+
+
+def test_an_option_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\ndef make(name, checkpoint): return nn.Linear(name, checkpoint)"
+    )
+    model = create(f"{tmp_path}/own.py:make", name=2, checkpoint=3)
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features) == (2, 3)

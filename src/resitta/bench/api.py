@@ -74,7 +74,8 @@ def run(
         checkpoint, model_options: of a model given by name: `{"pretrained": True}`.
         size: the side that images of a folder or zip are resized to.
         listing: a text file with the images of ImageNet-C to use, `wnid/name.JPEG` on each line.
-        out: the folder for records and corrupted images; finished runs in it are kept. None keeps nothing.
+        out: the folder for records and corrupted images; finished runs in it are kept, unless the method or the model
+            was defined in an interactive session, whose code cannot be compared. None keeps nothing.
         rerun: run again what is finished in `out`, and replace its records.
         device: by default that of the module, or the CPU.
         threads: of each run on the CPU. By default torch's own number, in workers of an engine one.
@@ -127,7 +128,6 @@ def image_source(images: str | Path | ImageSet | Arrays) -> Path | ImageSet:
 
     >>> image_source("photos")
     PosixPath('photos')
-    >>> import numpy as np
     >>> len(image_source((torch.zeros(2, 3, 8, 8), torch.tensor([0, 1]))))
     2
     """

@@ -69,7 +69,7 @@ class Recipe:
         device = usable_device(self.device)
         model, about, untrained = self._model(device)
         given = {"size": self.size, "listing": self.listing}
-        options = {name: value for name, value in given.items() if value is not None}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         check = partial(check_classes, model, device)
         places: dict[str, Any] = {"cache": self.out / "corrupted", "device": device}
         sets = open_domains(self.protocol, self.data, **places, progress=progress, check=check, **options)

@@ -90,7 +90,7 @@ def list_models() -> list[str]:
     return list(MODELS)
 
 
-def create(name: str, checkpoint: str | Path | None = None, **options: object) -> nn.Module:
+def create(name: str, checkpoint: str | Path | None = None, /, **options: object) -> nn.Module:
     """Build a model that takes images in [0, 1], load its checkpoint, and return it in eval mode.
 
     `name` is one of `list_models()`, `timm:NAME`, `torchvision:NAME`, or a function of yours that returns
