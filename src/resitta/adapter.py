@@ -283,6 +283,8 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             try:
                 fitted = super().load_state_dict(state_dict, strict)
+                if "_extra_state" not in state_dict:  # strict=False: whatever was loaded, the guard does not know it
+                    load_guard(self, None)
                 check_values(self)
             except Exception as error:
                 super().load_state_dict(before)

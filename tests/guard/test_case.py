@@ -54,3 +54,16 @@ def test_a_skipped_loss_shows(case: Case) -> None:
     assert isinstance(optimizer, Adam)
     optimizer.skipped.add_(1)
     assert math.isnan(case.signs(logits, None).largest)
+
+
+def test_from_step_to_step_the_company_is_remembered_but_not_of_a_step_that_failed(model: nn.Module) -> None:
+    adapter = adapt(model, "resitta")
+    case, black = Case(adapter, Guard()), torch.zeros(1, 3, 16, 16)
+    for steps in range(1, 4):
+        case.open(adapter)
+        refused(case, black)
+        case.signs(SURE, None)
+        assert float(case.company) == pytest.approx(1 - math.exp(-steps / COMPANY), rel=1e-5)
+        case.open(adapter)
+        refused(case, black)  # and then the step fails: nobody reads the signs
+    assert float(case.company) == pytest.approx(1 - math.exp(-3 / COMPANY), rel=1e-5)

@@ -184,6 +184,19 @@ def test_a_state_without_a_guard_is_trusted_only_in_time(
     assert equal(learned(guarded), learned(fresh)), "nothing but the source was known to be healthy"
 
 
+def test_a_part_of_a_state_is_not_taken_for_the_guards(model: nn.Module) -> None:
+    adapter, other = new(model, "resitta"), new(model, "resitta")
+    run(adapter)
+    run(other, STEPS - 5)
+    other.load_state_dict(learned(adapter), strict=False)
+    hook = next(p for p in other.learner.parameters() if p.requires_grad).register_hook(lambda g: g * torch.nan)  # type: ignore[no-untyped-call]
+    other(pictures(8))
+    hook.remove()
+    assert other.guard is not None
+    assert other.guard.counts["non-finite"] == 1
+    assert equal(learned(other), learned(adapter)), "the broken update went back to what was loaded"
+
+
 def test_a_file_of_an_older_version_loads(model: nn.Module, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     adapter = new(model, "resitta")
     run(adapter)

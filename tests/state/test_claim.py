@@ -1,5 +1,7 @@
 import errno
 import importlib
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +71,30 @@ def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path)
 
 def test_a_service_and_an_autosave_take_the_same_lock() -> None:
     assert importlib.import_module("resitta.serve.claim").Claim is Claim
+
+
+FORK = """
+import os, sys, time
+from pathlib import Path
+from resitta.state.claim import Claim
+claim = Claim(Path(sys.argv[1]))
+child = os.fork()
+if child:
+    print(child, flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_that_outlives_its_parent_does_not_hold_the_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORK, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            parent.kill()
+            parent.wait()
+            os.kill(child, 0)  # it lives
+            Claim(tmp_path).release()
+        finally:
+            os.kill(child, signal.SIGKILL)
