@@ -1,5 +1,7 @@
 """In which order a batch is predicted, looked at and learned from."""
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,12 +11,13 @@ from torch import Tensor, nn
 from resitta import adapt
 from resitta.answering import _predict_meanwhile, answer
 from resitta.components.network import Network
-from resitta.errors import BadImages
+from resitta.errors import BadImages, NotExportable
 from resitta.inputs import Values
 from resitta.method import Learner
 from resitta.watch import Watcher
 
 IMAGES = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+jit: Any = torch.jit
 
 
 class OnADevice(torch.Tensor):
@@ -87,6 +90,28 @@ def test_the_better_reason_is_told(scale: float, message: str) -> None:
     images = IMAGES * scale
     with pytest.raises(BadImages, match=message):
         _predict_meanwhile(images, Values(images, Network(nn.Linear(1, 1))), refuse)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda adapter: jit.trace(adapter, IMAGES),
+        jit.script,
+        pytest.param(
+            lambda adapter: torch.export.export(adapter, (IMAGES,)),
+            marks=pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="torch cannot tell"),
+        ),
+        lambda adapter: torch.onnx.export(adapter, (IMAGES,), os.devnull, dynamo=False),
+    ],
+)
+@pytest.mark.parametrize("background", [False, True])
+def test_an_adapter_is_not_recorded(model: nn.Module, record: Callable[[Any], Any], background: bool) -> None:
+    adapter = adapt(model, background=background)
+    with pytest.raises(NotExportable, match=r"an adapter learns while it predicts.*use adapter.export\(\)"):
+        record(adapter)
+    assert adapter.stats.samples == 0
+    assert jit.trace(adapter.export(), IMAGES)(IMAGES).shape == (8, 5)
 
 
 def test_a_learner_without_a_step_of_its_own_predicts_and_absorbs() -> None:

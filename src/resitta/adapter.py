@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from resitta.answering import answer
+from resitta.answering import UNRECORDABLE, answer, refuse_recording
 from resitta.background import Background
 from resitta.components.entropy import tally
 from resitta.components.network import Network, Normalized, Output, Precision
@@ -154,6 +154,7 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
+        refuse_recording()
         if self.background is not None:
             with self.background.calling():
                 return answer(self, images, self.background.predict, self.background.step)
@@ -270,6 +271,8 @@ class Adapter(nn.Module):
     @exclusive
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return a snapshot of everything learned: unlike torch's own it does not change when the adapter goes on."""
+        if torch.onnx.is_in_onnx_export():  # which asks for the state before anything else, and cannot take ours
+            raise NotExportable(UNRECORDABLE)
         state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)
         state.update({key: copy.deepcopy(value) for key, value in state.items() if key.startswith(prefix)})
         return state
@@ -339,6 +342,10 @@ class Adapter(nn.Module):
         with torch.inference_mode(False):
             super().load_state_dict(torch.load(snapshot, weights_only=True))
         self._loaded()
+
+    def __prepare_scriptable__(self) -> None:
+        """For torch.jit.script, which could not say what is wrong."""
+        raise NotExportable(UNRECORDABLE)
 
     def extra_repr(self) -> str:
         """Say what adapts and how much of the model that is."""

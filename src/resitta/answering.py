@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from resitta.errors import NotExportable
 from resitta.inputs import Values, check_form
 
 if TYPE_CHECKING:
     from resitta.adapter import Adapter
 
+UNRECORDABLE = (
+    "an adapter learns while it predicts, which no trace, script or exported program can hold; "
+    "use adapter.export(), an ordinary model with what was learned"
+)
+exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)  # since torch 2.7
 Predict = Callable[[Tensor], Tensor]
 """From images to logits."""
 
@@ -20,6 +26,12 @@ class Learn(Protocol):
 
     def __call__(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
         """Return the logits."""
+
+
+def refuse_recording() -> None:
+    """Refuse to be traced by torch.jit or exported by torch.export, on which torch.onnx builds."""
+    if torch.jit.is_tracing() or exporting():  # type: ignore[attr-defined, no-untyped-call]
+        raise NotExportable(UNRECORDABLE)
 
 
 def answer(adapter: "Adapter", images: Tensor, predict: Predict, learn: Learn) -> Tensor:

@@ -48,7 +48,7 @@ def as_batch(images: str, shape: Sequence[int], is_bytes: bool) -> str:
     return f"{images}.float() / 255" if is_bytes else images
 
 
-def layout_hint(images: Tensor) -> str:
+def layout_hint(images: Tensor, then: str = "") -> str:
     """Name the axes of images whose channels come last, for the end of a sentence; nothing for others.
 
     >>> layout_hint(torch.zeros(2, 32, 32, 3))
@@ -56,7 +56,7 @@ def layout_hint(images: Tensor) -> str:
     """
     if not _channels_at_end(images.shape):
         return ""
-    return f"; they look like N×H×W×C: pass {as_batch('images', images.shape, False)}"
+    return f"; they look like N×H×W×C: pass {as_batch('images', images.shape, False)}{then}"
 
 
 def to_floats(images: Tensor) -> str:

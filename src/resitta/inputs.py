@@ -12,6 +12,7 @@ from resitta.errors import BadImages, NonFiniteImages
 from resitta.hints import axes_hint, instead_of, layout_hint, to_floats
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+BYTES = "divide by 255"
 NonFinite = Literal["raise", "skip"]
 ROUNDING = 1e-3
 """How far a pixel may leave [0, 1] at least; images of low precision may leave it by what they round off."""
@@ -61,7 +62,8 @@ class Values:
             low, high = torch.stack(pixels[finite].aminmax()).tolist()
         rounding = max(ROUNDING, torch.finfo(self.images.dtype).eps)
         if low < -rounding or high > 1 + rounding:
-            hint = _range_hint(low, high, self.network) + layout_hint(self.images)
+            hint = _range_hint(low, high, self.network)
+            hint += layout_hint(self.images, " / 255" if hint == BYTES else "")
             raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {hint}")
         return finite
 
@@ -78,7 +80,9 @@ def _unusual(images: Tensor) -> str:
 def _check_channels(images: Tensor, network: Network) -> None:
     if network.mean is not None and network.mean.shape[1] not in (1, images.shape[1]):
         found, wanted = images.shape[1], network.mean.shape[1]
-        raise BadImages(f"normalized= names {wanted} channels, the images have {found}; make them agree")
+        raise BadImages(
+            f"normalized= names {wanted} channels, the images have {found}; make them agree{layout_hint(images)}"
+        )
 
 
 def _which(finite: Tensor) -> str:
@@ -91,7 +95,7 @@ def _range_hint(low: float, high: float, network: Network) -> str:
     if network.mean is not None:
         return "check that normalized=(mean, std) is what your pipeline applies"
     if low >= 0 and high > 2:
-        return "divide by 255"
+        return BYTES
     if low > -0.5 and high < 1.5:
         return "clamp them with images.clamp(0, 1), or pass normalized=(mean, std) if your pipeline normalises"
     return "pass normalized=(mean, std) if your pipeline normalises"

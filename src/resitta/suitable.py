@@ -7,6 +7,9 @@ from resitta.components.bn_layers import BatchNorm, bn_layers
 from resitta.errors import UnsuitableModel
 from resitta.method import Method
 
+FROZEN = {"weight", "bias", "running_mean", "running_var"}
+"""The buffers of a BatchNorm layer that cannot learn."""
+
 
 def check_model(model: nn.Module, method: Method) -> None:
     """Refuse a model that lacks what a method needs, and name a method that would work."""
@@ -20,11 +23,22 @@ def check_model(model: nn.Module, method: Method) -> None:
     _check_hidden_layers(model)
     layers = bn_layers(model)
     if method.needs != "nothing" and not layers:
-        raise UnsuitableModel(f"{method.name} needs BatchNorm layers; {kind} has none. Use method='source' or 'lame'.")
+        remedy = _thaw(model) or f"{kind} has none. Use method='source' or 'lame'."
+        raise UnsuitableModel(f"{method.name} needs BatchNorm layers; {remedy}")
     bare = [name for name, layer in layers if layer.running_mean is None]
     if method.needs == "running_statistics" and bare:
         lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
         raise UnsuitableModel(f"{method.name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
+
+
+def _thaw(model: nn.Module) -> str | None:
+    """Say how to get BatchNorm layers from frozen ones, such as torchvision's, if a model has those."""
+    frozen = [module for module in model.modules() if module._buffers.keys() >= FROZEN]
+    if not frozen:
+        return None
+    name, kind = type(frozen[0]).__name__, type(model).__name__
+    advice = "build it with norm_layer=torch.nn.BatchNorm2d and load_state_dict(frozen.state_dict(), strict=False)"
+    return f"those of {kind} are {name}, whose weights and statistics are constants; {advice}"
 
 
 def _check_hidden_layers(model: nn.Module) -> None:

@@ -225,7 +225,11 @@ def test_logits_are_found_where_output_says(kind: str, output: Output) -> None:
         ("mapping", "logit", "output='logit' selects nothing from a dict with keys"),
         ("attribute", "scores", "output='scores' selects nothing from a SimpleNamespace"),
         ("sequence", 2, "output=2 selects nothing from a tuple"),
-        ("volume", None, r"\(6, classes\).*, found \(6, 3, 8, 8\)"),
+        (
+            "volume",
+            None,
+            r"\(6, classes\).*, found \(6, 3, 8, 8\) of torch.float32; it labels pixels, and only classifiers",
+        ),
         ("labels", None, r"float logits .*int64"),
         ("sequence", lambda answer: answer[1][:, :1], r"found \(6, 1\)"),
         ("sequence", lambda answer: answer[1][:3], r"found \(3, 5\)"),

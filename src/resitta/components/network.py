@@ -244,7 +244,9 @@ def _logits(answer: Any, output: Output, n: int) -> Tensor:
         raise BadOutput(f"the model returned {_describe(picked)}, not logits; select them with output=")
     if picked.ndim != 2 or picked.shape[0] != n or picked.shape[1] < 2 or not picked.is_floating_point():
         wanted = f"float logits of shape ({n}, classes), with at least two classes"
-        raise BadOutput(f"the model must return {wanted}, found {tuple(picked.shape)} of {picked.dtype}; see output=")
+        dense = picked.ndim == 4 and picked.shape[0] == n
+        hint = "it labels pixels, and only classifiers of whole images can adapt" if dense else "see output="
+        raise BadOutput(f"the model must return {wanted}, found {tuple(picked.shape)} of {picked.dtype}; {hint}")
     return picked
 
 
