@@ -106,8 +106,12 @@ class Server:
 
     def get(self, path: str) -> Any:
         """Read JSON from a path."""
+        return json.loads(self.text(path))
+
+    def text(self, path: str) -> str:
+        """Read text from a path."""
         with urllib.request.urlopen(self.url + path, timeout=30) as answer:
-            return json.load(answer)
+            return bytes(answer.read()).decode()
 
     def post(self, path: str) -> Any:
         """Use a control."""

@@ -151,7 +151,8 @@ def test_a_worker_that_ends_by_itself_is_replaced(engine: Engine, limits: Limits
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_workers_are_small_and_limited(engine: Engine, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "SPARE_MEMORY", -limits.max_body - limits.max_images * SIZE * SIZE * 12 - 2**28)
+    monkeypatch.setattr(decoders, "COPIES", 0)
+    monkeypatch.setattr(decoders, "SPARE_MEMORY", -(2**28))
 
     async def scenario() -> None:
         async with decoding(engine, limits) as found:

@@ -13,7 +13,8 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,19 +47,19 @@ class Job:
 def main(arguments: list[str]) -> None:
     """Decode until the other side of the socket is gone."""
     job = Job(**json.loads(arguments[1]))
-    with socket.socket(fileno=int(arguments[0])) as parent:
+    with socket.socket(fileno=int(arguments[0])) as parent, suppress(BrokenPipeError, ConnectionResetError):
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
         _limit(job)
         decoder = Decoder(**job.decoder)
         parent.sendall(REPLY.pack(OK, 0, 0))  # ready
         while True:
             kind_size, body_size = REQUEST.unpack(_read(parent, REQUEST.size))
-            kind, body = _read(parent, kind_size).decode("latin-1"), _read(parent, body_size)
+            found = memoryview(_read(parent, kind_size + body_size))
             signal.setitimer(signal.ITIMER_PROF, job.seconds)  # SIGPROF kills the process
-            reply = _reply(lambda kind=kind, body=body: decoder(payloads(kind, body, decoder.max_images)))  # type: ignore[misc]
+            reply = _reply(decoder, bytes(found[:kind_size]).decode("latin-1"), bytes(found[kind_size:]))
             signal.setitimer(signal.ITIMER_PROF, 0)
-            for part in reply:
-                parent.sendall(part)
+            del found
+            parent.sendall(reply)
 
 
 def _limit(job: Job) -> None:
@@ -89,24 +90,25 @@ def _read(parent: socket.socket, size: int) -> bytearray:
     return found
 
 
-def _reply(decode: Callable[[], "np.ndarray[Any, Any]"]) -> tuple[bytes, bytes | memoryview]:
+def _reply(decoder: Decoder, kind: str, body: bytes) -> bytes:
     try:
-        images = decode()
+        images = decoder(payloads(kind, body, decoder.max_images))
     except TooMuchWork:
-        return REPLY.pack(ELSEWHERE, 0, 0), b""
+        return REPLY.pack(ELSEWHERE, 0, 0)
     except Refused as error:
         return _refusal(error.status, str(error))
     except MemoryError:
         return _refusal(413, "the images take more memory to decode than a request may use; make them smaller")
     except Exception as error:
+        traceback.print_exc()
         return _refusal(500, f"the decoder failed ({type(error).__name__}); its log says more")
     status = OK if images.dtype == np.uint8 else FLOATS
-    return REPLY.pack(status, len(images), images.nbytes), images.data.cast("B")
+    return REPLY.pack(status, len(images), images.nbytes) + images.tobytes()
 
 
-def _refusal(status: int, sentence: str) -> tuple[bytes, bytes]:
+def _refusal(status: int, sentence: str) -> bytes:
     encoded = sentence.encode()
-    return REPLY.pack(status, 0, len(encoded)), encoded
+    return REPLY.pack(status, 0, len(encoded)) + encoded
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -34,9 +34,13 @@ SMALL_BODY = 2**20
 """Bytes of a request for the lane of small images."""
 NICE = 10
 """How far the workers for large images stand back behind the service itself when the processor is busy."""
+ONE_SEND = 2**16
+"""Bytes that are copied rather than sent by a call of their own."""
 START_SECONDS = 60.0
+COPIES = 4
+"""How often a worker may hold the body and the result of a request, which are converted on their way."""
 SPARE_MEMORY = 64 * 2**20
-"""Bytes beyond those of one image: for the body and for the result."""
+"""Bytes of a worker beyond these."""
 
 _BOOT = """
 import sys, types
@@ -47,6 +51,10 @@ from resitta.serve.decode_worker import main
 main(sys.argv[2:])
 """
 """Stands in for the package, whose own __init__ would import torch into every worker."""
+
+
+Reply = tuple[int, int, bytearray]
+Gone = Callable[[], Awaitable[bool]]
 
 
 class Decoders:
@@ -65,7 +73,8 @@ class Decoders:
             "max_memory": limits.decode_memory,
         }
         self.size = size
-        memory = limits.decode_memory + limits.max_body + limits.max_images * size * size * 12 + SPARE_MEMORY
+        result = limits.max_images * size * size * 3 * 4
+        memory = limits.decode_memory + COPIES * (limits.max_body + result) + SPARE_MEMORY
         common: dict[str, Any] = {"seconds": limits.decode_seconds, "memory": memory}
         self.small = Lane(Job(decoder=decoder | {"max_work": SMALL_WORK}, nice=0, **common), metrics, share=WORKERS)
         self.large = Lane(Job(decoder=decoder, nice=NICE, **common), metrics, share=1)
@@ -77,20 +86,17 @@ class Decoders:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.gather(self.small.close(), self.large.close())
 
-    async def decode(self, kind: str, body: bytearray, *, client: str) -> Tensor:
-        """Decode the body of a request."""
+    async def decode(self, kind: str, body: bytearray, *, client: str, gone: Gone | None = None) -> Tensor:
+        """Decode the body of a request; not if the client is gone when its turn comes."""
         status, count, found = ELSEWHERE, 0, bytearray()
         if len(body) <= SMALL_BODY:
             status, count, found = await self.small.ask(kind, body, client)
         if status == ELSEWHERE:
-            status, count, found = await self.large.ask(kind, body, client)
+            status, count, found = await self.large.ask(kind, body, client, gone)
         if status not in (OK, FLOATS):
             raise Refused(status, found.decode())
         images = torch.frombuffer(found, dtype=torch.uint8 if status == OK else torch.float32)
         return images.view(count, 3, self.size, self.size)
-
-
-Reply = tuple[int, int, bytearray]
 
 
 class Lane:
@@ -117,7 +123,7 @@ class Lane:
             worker.kill()
         await asyncio.gather(*(worker.wait() for worker in self._workers))
 
-    async def ask(self, kind: str, body: bytearray, client: str) -> Reply:
+    async def ask(self, kind: str, body: bytearray, client: str, gone: Gone | None = None) -> Reply:
         """Have a worker decode a body, when it is the client's turn."""
         if (turns := self._shares.get(client)) is None:
             self._shares[client] = turns = asyncio.Semaphore(self.share)
@@ -125,6 +131,8 @@ class Lane:
             while not (worker := await self._idle.get()).running:
                 self._release(worker)
             try:
+                if gone is not None and await gone():
+                    raise Refused(499, "the client has gone before its images were decoded", close=True)
                 return await worker.ask(kind, body)
             except WorkerLost as error:
                 raise Refused(413, f"the images cannot be decoded ({error}); send smaller or other ones") from None
@@ -207,8 +215,12 @@ class Worker:
         assert self._socket is not None
         loop, encoded = asyncio.get_running_loop(), kind.encode("latin-1", "replace")
         try:
-            await loop.sock_sendall(self._socket, REQUEST.pack(len(encoded), len(body)) + encoded)
-            await loop.sock_sendall(self._socket, body)
+            head = REQUEST.pack(len(encoded), len(body)) + encoded
+            if len(body) <= ONE_SEND:
+                await loop.sock_sendall(self._socket, head + body)
+            else:
+                await loop.sock_sendall(self._socket, head)
+                await loop.sock_sendall(self._socket, body)
             return await self._reply()
         except OSError:
             self.kill()

@@ -82,7 +82,7 @@ class Predicting:
         client = client_of(request)
         with self.traffic.request(client) as take:
             kind, body = await body_of(request, self.limits, take)
-            images = await self.decoders.decode(kind, body, client=client)
+            images = await self.decoders.decode(kind, body, client=client, gone=request.is_disconnected)
         return await _call(to_floats, images, quick=images.numel() <= QUICK_IMAGES)
 
     async def health(self) -> dict[str, str]:
