@@ -31,7 +31,7 @@ from resitta.models import create as create_model
 from resitta.serve.events import Events
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Writer
+from resitta.serve.writer import Writer, guard_counts
 from resitta.streams.datasets import ImageSet
 
 RECORD = Path(__file__).parent / "records" / "clients.json"
@@ -185,12 +185,11 @@ def run(ground: Ground, attack: str | None, apart: bool, seed: int) -> dict[str,
 def fate(writer: Writer) -> dict[str, Any]:
     """What the service has done."""
     counters, stats = writer.inbox.counters, writer.adapter.stats
-    unknown = 0 if writer.adapter.guard is None else writer.adapter.guard.counts["unknown"]
     return {
         "updates": stats.updates,
         "learned": counters.learned,
         "screened": counters.screened,
-        "unknown to the guard": unknown,
+        "unknown to the guard": guard_counts(writer.adapter)["unknown"],
         "events": [event.text for event in writer.events.newest()][:5],
     }
 
