@@ -1,9 +1,6 @@
-from pathlib import Path
-
 import pytest
 
-from resitta.errors import BadData
-from resitta.terminal import bars, duration, import_method
+from resitta.terminal import bars, duration
 
 
 def test_bars_take_done_and_total() -> None:
@@ -30,11 +27,3 @@ def test_progress_reads_as_words(capsys: pytest.CaptureFixture[str], monkeypatch
 )
 def test_durations_are_written_in_their_two_largest_units(seconds: float, words: str) -> None:
     assert duration(seconds) == words
-
-
-def test_a_file_is_run_to_register_its_method(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("loaded = True")
-    assert import_method(f"{tmp_path / 'mine.py'}:mine") == "mine"
-    assert import_method("tent") == "tent"
-    with pytest.raises(BadData, match="is no file; give path/to/file.py:name"):
-        import_method("missing.py:mine")

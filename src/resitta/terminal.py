@@ -1,13 +1,12 @@
 """What people see in a terminal: progress bars with the time left, short reports."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from resitta.checks import check_method
-from resitta.errors import BadData, BadSetting, require
+from resitta.errors import BadSetting, require
 from resitta.method import Method
 
 Bar = Callable[[int, int], None]
@@ -95,17 +94,3 @@ def _checked_with(model: str | None, checkpoint: Path | None, data: Path | None,
         images = evenly(open_images(data, **({} if size is None else {"size": size})), 256)
         options["images"] = images.read(range(len(images))).float().div_(255)
     return options
-
-
-def import_method(method: str) -> str:
-    """Run the user's file if one is named (`path/to/file.py:name`) and return the method's name."""
-    path, colon, name = method.rpartition(":")
-    if not colon:
-        return method
-    if not Path(path).is_file():
-        raise BadData(f"{path} is no file; give path/to/file.py:name, or the name of a registered method")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None:
-        raise BadData(f"{path} is no Python file; give path/to/file.py:name")
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    return name

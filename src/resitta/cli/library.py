@@ -90,9 +90,10 @@ def check(
     """
     from resitta.cli.benching import parse_pairs  # noqa: PLC0415
     from resitta.registry import create  # noqa: PLC0415
-    from resitta.terminal import import_method, print_check  # noqa: PLC0415
+    from resitta.terminal import print_check  # noqa: PLC0415
+    from resitta.user_code import load_method  # noqa: PLC0415
 
-    chosen = create(import_method(method), **parse_pairs(settings, "--set"))
+    chosen = create(load_method(method), **parse_pairs(settings, "--set"))
     print_check(chosen, model=model, checkpoint=checkpoint, data=data, size=size, device=device)
 
 

@@ -9,13 +9,14 @@ from resitta.describe import describe
 from resitta.errors import require
 from resitta.models import MODELS
 from resitta.registry import get_method, list_methods
-from resitta.terminal import console, import_method
+from resitta.terminal import console
+from resitta.user_code import load_method
 
 
 def print_methods(method: str | None = None, *, as_json: bool = False) -> None:
     """List every method, or show all that is known of one."""
     if method is not None:
-        found = describe(get_method(import_method(method)))
+        found = describe(get_method(load_method(method)))
         return _print_json(found) if as_json else _print_method(found)
     every = [describe(get_method(name)) for name in list_methods()]
     return _print_json(every) if as_json else _print_list(every)
