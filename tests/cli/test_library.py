@@ -58,7 +58,7 @@ def test_settings_of_check_reach_the_method(capsys: pytest.CaptureFixture[str]) 
     ("arguments", "message"),
     [
         (["check", "tnet"], "resitta: no method is called 'tnet'. Did you mean 'tent'?"),
-        (["check", "nowhere.py:mine"], "resitta: nowhere.py is no file"),
+        (["check", "nowhere.py:mine"], "nowhere.py is no Python file; give path/to/file.py:name"),
         (["check", "tent", "--set", "lrr=1"], "resitta: tent has no setting 'lrr'. Did you mean 'lr'?"),
         (["check", "tent", "--set", "lr"], "resitta: --set takes key=value, found 'lr'"),
         (["check", "tent", "--set", "lr=-1"], "resitta: lr must be > 0, found -1"),
