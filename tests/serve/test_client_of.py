@@ -4,6 +4,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from resitta.serve.clients import client_of
+from resitta.serve.settings import Limits
 
 TOKEN = "the token of the tests"
 
@@ -12,7 +13,7 @@ def key(
     *, peer: str | None = "192.0.2.1", proxies: int = 0, token: str | None = None, forwarded: tuple[str, ...] = ()
 ) -> str:
     app = FastAPI()
-    app.state.token, app.state.proxies = TOKEN, proxies
+    app.state.token, app.state.limits = TOKEN, Limits(proxies=proxies)
     headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
     headers += [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
     client = None if peer is None else (peer, 50_000)

@@ -35,8 +35,8 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
         redirect_slashes=False,
         dependencies=[Depends(check_site)],
     )
-    app.state.token, app.state.proxies = token, engine.limits.proxies  # what `client_of` needs
     predicting = Predicting(engine, resize)
+    app.state.token, app.state.limits, app.state.metrics = token, engine.limits, predicting.metrics
     app.include_router(predicting.routes())
     app.include_router(Control(engine).routes(), dependencies=[Depends(token_holder(token))])
     add_pages(app)

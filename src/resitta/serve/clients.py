@@ -19,15 +19,15 @@ PREFIX = 64
 def client_of(request: Request) -> str:
     """The key of the client behind a request: that of the token, or of the address.
 
-    Reads `token` and `proxies` of the application's state: the service's token, and the number of trusted proxies in
-    front of it. `X-Forwarded-For` is read only where there are some, since any client can send it.
+    Reads the service's `token` and `limits` from the application's state. `X-Forwarded-For` is read only where there
+    are trusted proxies in front, since any client can send it.
     """
     state = request.app.state
     scheme, _, sent = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and same(sent.strip(), state.token):
         return f"token:{hashlib.sha256(state.token.encode()).hexdigest()[:12]}"
     peer = request.client.host if request.client else ""
-    return address_key(_forwarded(request, state.proxies) or peer)
+    return address_key(_forwarded(request, state.limits.proxies) or peer)
 
 
 def address_key(address: str) -> str:
