@@ -204,7 +204,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 broken")
     (tmp_path / "file.py").write_text("def make():\n    return 3\n")
     monkeypatch.setattr("resitta.cli.making.run_fetch", lambda *_: None)
-    monkeypatch.setattr("resitta.cli.library.print_check", lambda *_: None)
+    monkeypatch.setattr("resitta.terminal.print_check", lambda *_, **__: None)
     return tmp_path
 
 
