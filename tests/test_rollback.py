@@ -366,3 +366,26 @@ def test_without_tensors_only_extra_states_come_back() -> None:
         counter.weight.data += 1
         raise Injected
     assert (counter.count, counter.weight.item()) == (0, weight + 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", [*METHODS, "all parameters", "renew", "guard", "anchor"])
+def test_recorded_graphs_go_on_with_what_was_rolled_back(model: nn.Module, variant: str) -> None:
+    """Once graphs are recorded they hold the addresses of tensors: what comes back must be at the same place."""
+    batches = [images(20, seed).mul(0.5).cuda() for seed in range(12)]
+
+    def begun() -> resitta.Adapter:
+        adapter = adapt(copy.deepcopy(model).cuda(), "resitta" if variant in VARIANTS else variant, **options)
+        for batch in batches[:8]:
+            adapter(batch)
+        return adapter
+
+    options = VARIANTS.get(variant, {})
+    adapter, undisturbed = begun(), begun()
+    before = everything(adapter)
+    for point in points(begun(), batches[8]):
+        with FailAt(point), pytest.raises(Injected):
+            adapter(batches[8])
+        assert same(everything(adapter), before)
+    for batch in batches[8:]:
+        torch.testing.assert_close(adapter(batch), undisturbed(batch))
