@@ -369,7 +369,7 @@ def test_without_tensors_only_extra_states_come_back() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("variant", [*METHODS, "all parameters", "renew", "guard", "anchor"])
+@pytest.mark.parametrize("variant", [*METHODS, "all parameters", "renew", "anchor"])
 def test_recorded_graphs_go_on_with_what_was_rolled_back(model: nn.Module, variant: str) -> None:
     """Once graphs are recorded they hold the addresses of tensors: what comes back must be at the same place."""
     batches = [images(20, seed).mul(0.5).cuda() for seed in range(12)]
@@ -383,7 +383,10 @@ def test_recorded_graphs_go_on_with_what_was_rolled_back(model: nn.Module, varia
     options = VARIANTS.get(variant, {})
     adapter, undisturbed = begun(), begun()
     before = everything(adapter)
-    for point in points(begun(), batches[8]):
+    trial = begun()
+    with FailAt() as mode:  # and no watcher: where nobody watches, predictions are made ahead on CUDA
+        trial(batches[8])
+    for point in torch.linspace(1, mode.count, MOST).int().unique().tolist():
         with FailAt(point), pytest.raises(Injected):
             adapter(batches[8])
         assert same(everything(adapter), before)

@@ -31,6 +31,10 @@ class Answers:
         self._last: tuple[torch.Size, bool] | None = None
         self._unsure = ROWS
 
+    def __getstate__(self) -> dict[str, object]:
+        """A copy finds out anew."""
+        return vars(Answers())
+
     def take(self, images: Tensor, logits: Tensor, *, channels_last: bool) -> None:
         """Note that images in one layout were answered; refuse probabilities in the place of logits."""
         self._last = images.shape[1:], channels_last
