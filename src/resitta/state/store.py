@@ -95,23 +95,26 @@ def _nature(document: dict[str, Any]) -> dict[str, str]:
 
 def _tell_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
     """Warn of options that do not belong to the state: the adapter keeps its own, and so may go on differently."""
-    saved, ours = ({**found["options"], "guard": found["guard"]} for found in (document, own))
+    saved, ours = ({**found["options"], "guard": found.get("guard")} for found in (document, own))
     for name in KEPT:
-        theirs = saved.get(name)
-        if theirs != ours[name] and (name != "guard" or (theirs and ours[name])):  # that there is none is told below
-            text = "%s was saved with %s %s, this adapter keeps its own: %s"
-            logger.warning(text, path, name, *map(_in_short, (theirs, ours[name]), (ours[name], theirs)))
+        values = saved.get(name), ours[name]
+        if name == "guard" and not all(isinstance(value, dict) for value in values):
+            continue  # that there is none in the file, or none here, is told by who loads its state
+        theirs, kept = _in_short(*values), _in_short(*values[::-1])
+        if theirs != kept:
+            logger.warning("%s was saved with %s %s, this adapter keeps its own: %s", path, name, theirs, kept)
 
 
 def _in_short(value: Any, other: Any) -> str:
-    """A value, of several only those that differ from another's.
+    """A value in words; of a guard's settings only those that differ from another's.
 
     >>> _in_short({"window": 9, "action": "warn"}, {"window": 8, "action": "warn"})
     'window=9'
     """
     if not isinstance(value, dict) or not isinstance(other, dict):
         return repr(value)
-    return ", ".join(f"{name}={value[name]!r}" for name in value if value[name] != other.get(name))
+    words, others = ([f"{name}={setting!r}" for name, setting in each.items()] for each in (value, other))
+    return ", ".join(word for word in words if word not in others)
 
 
 def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
