@@ -28,6 +28,20 @@ _BARE = frozenset((0xC8, 0xD8, _END, *range(0xF0, 0xFE)))
 _MARKER = re.compile(rb"\xff+([^\x00\x01\xd0-\xd7\xff])")
 """A marker that may begin a segment: no escaped byte, no restart of a scan."""
 _CHUNK = struct.Struct(">I4s")
+_PLAIN_CHUNKS = {
+    b"IHDR",
+    b"PLTE",
+    b"tRNS",
+    b"gAMA",
+    b"cHRM",
+    b"sRGB",
+    b"pHYs",
+    b"sBIT",
+    b"bKGD",
+    b"tEXt",
+    b"IDAT",
+    b"IEND",
+}
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 
 
@@ -45,6 +59,19 @@ def passes(raw: bytes) -> int:
         return 1
     _check_segments(raw)
     return max(1, raw.count(b"\xff\xda"))
+
+
+def is_plain(raw: bytes) -> bool:
+    """Whether decoding a file costs no more than its pixels and bytes: one scan, nothing compressed but the image.
+
+    >>> is_plain(b"\\x93NUMPY"), is_plain(JPEG + b"\\xda\\x00\\x02"), is_plain(b"RIFF")
+    (True, True, False)
+    """
+    if raw.startswith(JPEG):
+        return passes(raw) == 1
+    if raw.startswith(PNG):
+        return _check_chunks(raw) <= _PLAIN_CHUNKS
+    return raw.startswith(b"\x93NUMPY")
 
 
 def memory(picture: Image.Image, scans: int) -> int:
@@ -79,14 +106,18 @@ def _check_segments(raw: bytes) -> None:
         raise Refused(413, f"a JPEG may have {limits}, found more; save it anew")
 
 
-def _check_chunks(raw: bytes) -> None:
+def _check_chunks(raw: bytes) -> set[bytes]:
+    """Count the chunks up to the end of the file, and return which kinds there are."""
     chunks, compressed, place = 0, 0, len(PNG)
+    kinds: set[bytes] = set()
     most = CHUNKS + len(raw) // CHUNK_BYTES
     while place + _CHUNK.size <= len(raw) and chunks <= most and compressed <= COMPRESSED_CHUNKS:
         length, kind = _CHUNK.unpack_from(raw, place)
         place += _CHUNK.size + length + 4
         chunks += 1
         compressed += kind in (b"zTXt", b"iTXt", b"iCCP")
+        kinds.add(kind)
     if chunks > most or compressed > COMPRESSED_CHUNKS:
         sentence = f"a PNG of {len(raw):,} bytes may have {most} chunks, {COMPRESSED_CHUNKS} of them compressed texts"
         raise Refused(413, f"{sentence}, found more; save it anew")
+    return kinds
