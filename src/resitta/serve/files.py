@@ -57,8 +57,9 @@ def passes(raw: bytes) -> int:
         _check_chunks(raw)
     if not raw.startswith(JPEG):
         return 1
-    _check_segments(raw)
-    return max(1, raw.count(b"\xff\xda"))
+    found = max(1, raw.count(b"\xff\xda"))
+    _check_segments(raw, suspicious=found > SCANS)
+    return found
 
 
 def is_plain(raw: bytes) -> bool:
@@ -87,12 +88,16 @@ def memory(picture: Image.Image, scans: int) -> int:
     return picture.width * picture.height * (stored + converted + coefficients + canvas)
 
 
-def _check_segments(raw: bytes) -> None:
-    """Count scans and segments up to the end of the image, passing over segments by their length as decoders do."""
+def _check_segments(raw: bytes, *, suspicious: bool) -> None:
+    """Count segments up to the first scan, in a suspicious file scans and segments up to the end of the image.
+
+    Segments are passed over by their length, as decoders do.
+    """
     scans, segments, junk, place = 0, 0, 0, 2
-    while scans <= SCANS and segments <= SEGMENTS and (marker := _MARKER.search(raw, place)) is not None:
+    most = SCANS if suspicious else 0
+    while scans <= most and segments <= SEGMENTS and (marker := _MARKER.search(raw, place)) is not None:
         kind = marker[1][0]
-        if kind == _END and scans:
+        if scans and kind == _END:
             break
         junk += 0 if scans else marker.end() - place - 2
         scans += kind == _SCAN
