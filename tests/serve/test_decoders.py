@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from tests.serve.helpers import SIZE, array, grey16, picture
+from tests.serve.helpers import SIZE, array, grey16, picture, scan_bomb
 
 from resitta.serve import decoders, forms
 from resitta.serve.decoders import Decoders
@@ -60,7 +60,9 @@ class TestShortOfMemory:
         assert "may take 256 MiB, this one takes 381" in answer.json()["error"]
 
 
-def test_this_process_does_not_look_into_bodies(url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_process_looks_into_no_body_whose_cost_is_not_known(
+    url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*_: object) -> None:
         raise AssertionError("a hostile body could hold up the event loop here")
 
@@ -69,8 +71,13 @@ def test_this_process_does_not_look_into_bodies(url: str, engine: Engine, monkey
     texts = {"images": [base64.b64encode(picture()).decode()]}
     assert httpx.post(f"{url}/predict", json=texts).status_code == 200
     assert httpx.post(f"{url}/predict", files=[("images", ("a.png", picture()))]).status_code == 200
-    assert send(url, picture("JPEG", width=900, height=700)).status_code == 200
-    assert engine.predicted == 3
+    assert send(url, picture("WEBP")).status_code == 200
+    assert send(url, scan_bomb(SIZE, SIZE, 5)).status_code == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(decoders.Lane, "ask", never)
+    for content in (picture(), picture("JPEG", width=500, height=375), array(torch.rand(3, SIZE, SIZE).numpy())):
+        assert send(url, content, "application/octet-stream").status_code == 200
+    assert engine.predicted == 7
 
 
 @asynccontextmanager

@@ -99,3 +99,12 @@ def test_a_small_file_of_16_bits_cannot_take_much_memory() -> None:
     assert len(raw) < 100_000
     with pytest.raises(Refused, match="takes 381; make it smaller"):
         Decoder(size=10, max_memory=300 * 2**20)([raw])
+
+
+def test_plain_files_have_one_scan_and_nothing_compressed_but_the_image() -> None:
+    raw = {kind: picture(kind) for kind in ("PNG", "JPEG", "WEBP")}
+    text = raw["PNG"][:33] + chunk(b"tEXt", b"a\0b") + raw["PNG"][33:]
+    profile = raw["PNG"][:33] + chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(10))) + raw["PNG"][33:]
+    animated = raw["PNG"][:33] + chunk(b"acTL", bytes(8)) + raw["PNG"][33:]
+    assert [files.is_plain(one) for one in (raw["PNG"], raw["JPEG"], text)] == [True] * 3
+    assert not any(files.is_plain(one) for one in (raw["WEBP"], profile, animated, scan_bomb(8, 8, 0), b"GIF89a"))

@@ -28,6 +28,20 @@ _BARE = frozenset((0xC8, 0xD8, _END, *range(0xF0, 0xFE)))
 _MARKER = re.compile(rb"\xff+([^\x00\x01\xd0-\xd7\xff])")
 """A marker that may begin a segment: no escaped byte, no restart of a scan."""
 _CHUNK = struct.Struct(">I4s")
+_PLAIN_CHUNKS = {
+    b"IHDR",
+    b"PLTE",
+    b"tRNS",
+    b"gAMA",
+    b"cHRM",
+    b"sRGB",
+    b"pHYs",
+    b"sBIT",
+    b"bKGD",
+    b"tEXt",
+    b"IDAT",
+    b"IEND",
+}
 _BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2}
 
 
@@ -43,8 +57,22 @@ def passes(raw: bytes) -> int:
         _check_chunks(raw)
     if not raw.startswith(JPEG):
         return 1
-    _check_segments(raw)
-    return max(1, raw.count(b"\xff\xda"))
+    found = max(1, raw.count(b"\xff\xda"))
+    _check_segments(raw, suspicious=found > SCANS)
+    return found
+
+
+def is_plain(raw: bytes) -> bool:
+    """Whether decoding a file costs no more than its pixels and bytes: one scan, nothing compressed but the image.
+
+    >>> is_plain(b"\\x93NUMPY"), is_plain(JPEG + b"\\xda\\x00\\x02"), is_plain(b"RIFF")
+    (True, True, False)
+    """
+    if raw.startswith(JPEG):
+        return passes(raw) == 1
+    if raw.startswith(PNG):
+        return _check_chunks(raw) <= _PLAIN_CHUNKS
+    return raw.startswith(b"\x93NUMPY")
 
 
 def memory(picture: Image.Image, scans: int) -> int:
@@ -60,12 +88,16 @@ def memory(picture: Image.Image, scans: int) -> int:
     return picture.width * picture.height * (stored + converted + coefficients + canvas)
 
 
-def _check_segments(raw: bytes) -> None:
-    """Count scans and segments up to the end of the image, passing over segments by their length as decoders do."""
+def _check_segments(raw: bytes, *, suspicious: bool) -> None:
+    """Count segments up to the first scan, in a suspicious file scans and segments up to the end of the image.
+
+    Segments are passed over by their length, as decoders do.
+    """
     scans, segments, junk, place = 0, 0, 0, 2
-    while scans <= SCANS and segments <= SEGMENTS and (marker := _MARKER.search(raw, place)) is not None:
+    most = SCANS if suspicious else 0
+    while scans <= most and segments <= SEGMENTS and (marker := _MARKER.search(raw, place)) is not None:
         kind = marker[1][0]
-        if kind == _END and scans:
+        if scans and kind == _END:
             break
         junk += 0 if scans else marker.end() - place - 2
         scans += kind == _SCAN
@@ -79,14 +111,18 @@ def _check_segments(raw: bytes) -> None:
         raise Refused(413, f"a JPEG may have {limits}, found more; save it anew")
 
 
-def _check_chunks(raw: bytes) -> None:
+def _check_chunks(raw: bytes) -> set[bytes]:
+    """Count the chunks up to the end of the file, and return which kinds there are."""
     chunks, compressed, place = 0, 0, len(PNG)
+    kinds: set[bytes] = set()
     most = CHUNKS + len(raw) // CHUNK_BYTES
     while place + _CHUNK.size <= len(raw) and chunks <= most and compressed <= COMPRESSED_CHUNKS:
         length, kind = _CHUNK.unpack_from(raw, place)
         place += _CHUNK.size + length + 4
         chunks += 1
         compressed += kind in (b"zTXt", b"iTXt", b"iCCP")
+        kinds.add(kind)
     if chunks > most or compressed > COMPRESSED_CHUNKS:
         sentence = f"a PNG of {len(raw):,} bytes may have {most} chunks, {COMPRESSED_CHUNKS} of them compressed texts"
         raise Refused(413, f"{sentence}, found more; save it anew")
+    return kinds
