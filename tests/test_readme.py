@@ -23,6 +23,7 @@ def blocks(*languages: str) -> list[str]:
 def test_the_python_of_the_readme_runs(model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"model": model, "images": torch.rand(70, 3, 10, 10)}
+    names |= {"test_images": torch.rand(20, 3, 10, 10), "test_labels": torch.arange(20) % 5}
     for block in blocks("python"):
         exec(block, names)
     assert len(blocks("python")) >= 2
