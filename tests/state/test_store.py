@@ -121,7 +121,7 @@ def test_without_safetensors_the_extra_is_named(
     adapter.save(tmp_path / "x")
     monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
     for use in (adapter.save, adapter.restore):
-        with pytest.raises(MissingExtra, match=r"resitta\[state\]"):
+        with pytest.raises(MissingExtra, match=r"pip install .*\[state\]"):
             use(tmp_path / "x")
 
 
