@@ -90,7 +90,8 @@ def _nature(document: dict[str, Any]) -> dict[str, str]:
     """What two adapters must have in common to continue each other's state, in words."""
     options = {name: document["options"].get(name) for name in ("output", "normalized")}
     shared = {"method": document["method"], **document["settings"], **options}
-    return {name: repr(value) for name, value in shared.items()} | dict.fromkeys(document["functions"], "a function")
+    functions = dict.fromkeys(map(str, document["functions"]), "a function")
+    return {**{name: repr(value) for name, value in shared.items()}, **functions}
 
 
 def _tell_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
