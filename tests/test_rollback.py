@@ -386,7 +386,7 @@ def test_recorded_graphs_go_on_with_what_was_rolled_back(model: nn.Module, varia
     trial = begun()
     with FailAt() as mode:  # and no watcher: where nobody watches, predictions are made ahead on CUDA
         trial(batches[8])
-    for point in torch.linspace(1, mode.count, MOST).int().unique().tolist():
+    for point in sorted({*torch.linspace(1, mode.count, MOST).int().tolist()}):
         with FailAt(point), pytest.raises(Injected):
             adapter(batches[8])
         assert same(everything(adapter), before)
