@@ -3,8 +3,8 @@
 import copy
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import torch
@@ -21,7 +21,7 @@ from resitta.events import Callback, Listener, Restarted
 from resitta.exclusive import exclusive, interrupts_wait, new_turn
 from resitta.guard import Guard, Sentry, load_guard, sentry_for
 from resitta.inputs import NonFinite
-from resitta.method import Method
+from resitta.method import Learner, Method
 from resitta.options import Options, Ranks
 from resitta.pausing import Pause, Pauses
 from resitta.registry import create
@@ -139,7 +139,7 @@ class Adapter(nn.Module):
         self.generator.manual_seed(self.options.seed)
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
-            self.rollback = Rollback(self.learner)
+            self.rollback = Rollback(self.learner, self.generator)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
             if isinstance(module, Replay):  # a recording runs as a whole: in the background it would not make way
@@ -177,36 +177,26 @@ class Adapter(nn.Module):
         """
         for watcher in self.watchers:
             watcher.before_step(self, images)
-        with self.all_or_nothing(tensors=self.learner.may_update(images)):
-            logits = self._learn(images, predicted)
+        learner = self.learner
+        undo = self.rollback.keep(tensors=learner.may_update(images))
+        try:
+            logits = self._learn(learner, images, predicted)
+        except BaseException:
+            undo()
+            raise
         for watcher in self.watchers:
             watcher.after_step(self, images, logits)
         return logits
 
-    def _learn(self, images: Tensor, predicted: Tensor | None) -> Tensor:
-        if predicted is None and self.learner.predicts_first:
-            predicted = self.learner.predict(images).detach()
-        logits = self.learner.step(images).detach() if predicted is None else predicted
-        self.entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
-        self.samples += len(images)
+    def _learn(self, learner: Learner, images: Tensor, predicted: Tensor | None) -> Tensor:
+        if predicted is None and learner.predicts_first:
+            predicted = learner.predict(images).detach()
+        logits = learner.step(images).detach() if predicted is None else predicted
+        entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
         if predicted is not None:
-            self.learner.absorb(images, predicted)  # last: a memory does not keep the images it overwrites
+            learner.absorb(images, predicted)  # the last that may fail: see Rollback
+        self.samples, self.entropies = self.samples + len(images), entropies
         return logits
-
-    @contextmanager
-    def all_or_nothing(self, *, tensors: bool = True) -> Iterator[None]:
-        """Go back to the state before the block if it raises. For who has the turn.
-
-        Without `tensors` the block may change counters and memories only, and the images of a memory last of all.
-        """
-        samples, entropies, generator = self.samples, self.entropies, self.generator.get_state()
-        try:
-            with self.rollback.unless_complete(tensors=tensors):
-                yield
-        except BaseException:
-            self.samples, self.entropies = samples, entropies
-            self.generator.set_state(generator)
-            raise
 
     def sync(self) -> None:
         """Wait until everything predicted so far has been learned from; only `background=True` has to."""

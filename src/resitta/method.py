@@ -57,7 +57,7 @@ class Learner(nn.Module, ABC):
     def may_update(self, images: Tensor) -> bool:
         """Whether a step on these images may change tensors: they are copied first, in case the step fails.
 
-        Say False only for steps that change nothing but memories and what `get_extra_state` returns copies of.
+        Say False only for steps that do no more than `Rollback.keep` allows without tensors.
         """
         return type(self).step is not type(self).predict
 

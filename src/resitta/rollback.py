@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,12 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from resitta.components.memory import Memory
 from resitta.components.sharing import borrowed
 from resitta.guard.snapshot import copies
 
+Undo = Callable[[], None]
+"""Brings back what was kept, once."""
+
 
 class Rollback:
-    """Keeps what a module owns: parameters, buffers, the state of optimizers, and whatever `get_extra_state` returns.
+    """Keeps what a module owns: parameters, buffers, the state of optimizers, memories, what `get_extra_state` returns.
 
     Tensors come back in place, so that whoever holds them (an optimizer, a recorded CUDA graph, the network of another
     thread) still has the right ones. They are copied at once, into memory that stays from one change to the next.
@@ -31,35 +35,67 @@ class Rollback:
     True
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, generator: torch.Generator | None = None) -> None:
+        self.module, self.generator = module, generator
         parts = list(module.modules())
         self._optimizers = [optimizer for part in parts for optimizer in _optimizers(part)]
         # What a module says of its optimizer is kept as tensors already.
-        self._speaking = [part for part in parts if _has_extra_state(part) and not _optimizers(part)]
+        speaking = [part for part in parts if _has_extra_state(part) and not _optimizers(part)]
+        self._memories = [part for part in speaking if isinstance(part, Memory)]
+        self._others = [part for part in speaking if not isinstance(part, Memory)]
         self._tensors: Tensors | None = None
 
     @contextmanager
-    def unless_complete(self, *, tensors: bool = True) -> Iterator[None]:
-        """Bring everything back if the block raises; without `tensors` only the extra states, which must be copies."""
-        extra = [part.get_extra_state() for part in self._speaking]
-        kept = self._keep() if tensors else None
-        if kept is not None:
-            extra = _copied(extra, kept.ids)
+    def unless_complete(self) -> Iterator[None]:
+        """Bring everything back if the block raises."""
+        undo = self.keep()
         try:
             yield
         except BaseException:
-            if kept is not None:
-                kept.restore()
-            for part, state in zip(self._speaking, extra, strict=True):
-                part.set_extra_state(state)
+            undo()
             raise
 
-    def _keep(self) -> "Tensors":
+    def keep(self, *, tensors: bool = True) -> Undo:
+        """Keep everything, and return what brings it back.
+
+        Without `tensors` that is only what a step changes that adds to memories, as its last operation on a device,
+        and changes what `get_extra_state` returns copies of.
+        """
+        draws = None if self.generator is None else self.generator.get_state()
+        undo = self._keep_all() if tensors else self._keep_host_side()
+
+        def undo_all() -> None:
+            undo()
+            if self.generator is not None and draws is not None:
+                self.generator.set_state(draws)
+
+        return undo_all
+
+    def _keep_host_side(self) -> Undo:
+        memories = [memory.keep() for memory in self._memories]
+        others = [part.get_extra_state() for part in self._others]
+
+        def undo() -> None:
+            for memory, kept in zip(self._memories, memories, strict=True):
+                memory.bring_back(kept)
+            for part, state in zip(self._others, others, strict=True):
+                part.set_extra_state(state)
+
+        return undo
+
+    def _keep_all(self) -> Undo:
         if self._tensors is None or not self._tensors.current():
             self._tensors = Tensors(self.module, self._optimizers)
-        self._tensors.keep()
-        return self._tensors
+        tensors, speaking = self._tensors, [*self._memories, *self._others]
+        tensors.keep()
+        states = [_copied(part.get_extra_state(), tensors.ids) for part in speaking]
+
+        def undo() -> None:
+            tensors.restore()
+            for part, state in zip(speaking, states, strict=True):
+                part.set_extra_state(state)
+
+        return undo
 
 
 class Tensors:

@@ -71,6 +71,11 @@ class IndexedEntroBank(EntroBank):
         super().rescore(logits)
         self._reindex()
 
+    def bring_back(self, kept: dict[str, Any]) -> None:
+        """Undo what was added; the index follows."""
+        super().bring_back(kept)
+        self._reindex()
+
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take everything back from a `state_dict`; the index follows from it."""
         super().set_extra_state(state)

@@ -156,6 +156,20 @@ class Memory(nn.Module, ABC):
     def _kept(self, images: Tensor) -> Tensor:
         return images if self.storage is None else self.storage.keep(images)
 
+    def keep(self) -> dict[str, Any]:
+        """Return what adding samples changes, but for the images that are overwritten, which comes last."""
+        own = vars(self)
+        kept = {name: own[name] for name in _COUNTERS}
+        for name in _HOST_ARRAYS:
+            kept[name] = own[name].copy()
+        kept["images"] = own["_buffers"]["images"]
+        return kept
+
+    def bring_back(self, kept: dict[str, Any]) -> None:
+        """Undo what was added since `keep`."""
+        for name, value in kept.items():
+            setattr(self, name, value)
+
     def get_extra_state(self) -> dict[str, Any]:
         """Return everything for `state_dict`: the images and the host's side."""
         host = {name: torch.from_numpy(getattr(self, name).copy()) for name in _HOST_ARRAYS}

@@ -33,6 +33,10 @@ class PBRS(Memory):
             return None
         return random_choice(np.flatnonzero(self.labels == label), self.generator)
 
+    def keep(self) -> dict[str, Any]:
+        """Add the counts of samples seen."""
+        return {**super().keep(), "seen": dict(self.seen)}
+
     def get_extra_state(self) -> dict[str, Any]:
         """Add the counts of samples seen."""
         return {**super().get_extra_state(), "seen": dict(self.seen)}

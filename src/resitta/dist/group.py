@@ -82,7 +82,7 @@ def finish(adapter: "Adapter") -> None:
         union.ended = True
         with adapter.turn, torch.inference_mode(False), torch.enable_grad():
             while not union.all_ended:
-                with adapter.all_or_nothing():
+                with adapter.rollback.unless_complete():
                     learner.update()
 
 
