@@ -183,6 +183,8 @@ async def probe(port: int, tally: Tally) -> None:
 def attack(port: int, many: int, parent: Connection) -> None:
     """Attack until told to stop, then say what became of each attempt. Runs in a process of its own."""
     outcomes: Counter[str] = Counter()
+    for make in (scan_bomb, pixel_bomb, black):
+        make()  # before anything is measured
 
     async def run() -> None:
         tasks = [asyncio.create_task(attacker(port, number, outcomes)) for number in range(many)]

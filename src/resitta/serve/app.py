@@ -44,4 +44,5 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
     add_refusals(app, predicting.metrics)
     if names is not None:
         app.add_middleware(OnlyTo, names=names, metrics=predicting.metrics)
+    app.openapi()  # is kept; made when it is asked for, it would hold up the event loop
     return app

@@ -39,7 +39,7 @@ SMALL_WORK = 2**19
 """Pixels that a worker for small images goes over for one request; 640×480 are fewer."""
 SMALL_BODY = 2**20
 """Bytes of a request for the lane of small images."""
-NICE = 5
+NICE = 10
 """How far the workers for large images stand back behind the service itself when the processor is busy."""
 ONE_SEND = 2**16
 """Bytes that are copied rather than sent by a call of their own."""
