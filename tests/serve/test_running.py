@@ -1,7 +1,9 @@
 """A service in a process of its own: stopped, killed, started again."""
 
+import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,11 +14,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from tests.serve.helpers import TOKEN, grey16, picture, until
 
 import resitta
 from resitta.errors import BadSetting
 from resitta.models import create
+from resitta.serve import running
 from resitta.serve.running import listen
 from resitta.serve.storage import StateFolder
 
@@ -197,6 +201,21 @@ def test_a_port_in_use_is_refused_with_a_sentence() -> None:
             listen("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(BadSetting, match="choose another"):
         listen("127.0.0.1", 99_999)
+
+
+def test_collecting_garbage_does_not_look_through_what_was_there_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    frozen: list[int] = []
+
+    class Server:
+        def run(self, sockets: list[socket.socket]) -> None:
+            frozen.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(running, "make_server", lambda _: Server())
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with listen("127.0.0.1", 0) as on:
+        running.run(FastAPI(), on)
+    gc.unfreeze()
+    assert frozen[0] > 10_000
 
 
 def test_small_answers_are_sent_without_delay(url: str) -> None:

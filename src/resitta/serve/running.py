@@ -1,5 +1,6 @@
 """Run the service: a socket, and uvicorn with our limits."""
 
+import gc
 import resource
 import signal
 import socket
@@ -38,7 +39,10 @@ def listen(host: str, port: int) -> socket.socket:
 def run(app: FastAPI, on: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT; then finish what was begun, within seconds, and let the application close."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more at its end; leave as after any success
-    make_server(app).run(sockets=[on])
+    server = make_server(app)
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through all of it would hold up the event loop for 0.2 s
+    server.run(sockets=[on])
 
 
 def make_server(app: FastAPI) -> uvicorn.Server:
