@@ -94,7 +94,7 @@ def serve(
     address
         A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
-    for package in ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "PIL", "safetensors"):
+    for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):
         require(package, "serve")
     from resitta.cli.serving import check_served, image_side, make_adapter, run_service  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 """A process that decodes images and can be killed: it reads bodies of requests from a socket and writes arrays.
 
-It is started by `decoders` and imports neither torch nor the package, so that it is small and there at once. It ends
+It is started by `decoders` and does not import torch, so that it is small and there at once. It ends
 itself when a request takes too much processor time, and when its parent is gone.
 """
 

@@ -50,15 +50,12 @@ SPARE_MEMORY = 64 * 2**20
 """Bytes of a worker beyond these."""
 
 _BOOT = """
-import sys, types
-for name, folder in (("resitta", sys.argv[1]), ("resitta.serve", sys.argv[1] + "/serve")):
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [folder]
+import sys
+sys.path.insert(0, sys.argv[1])
 from resitta.serve.decode_worker import main
 main(sys.argv[2:])
 """
-"""Stands in for the package, whose own __init__ would import torch into every worker."""
-
+"""Imports the worker from where this package is; it takes no torch."""
 
 Reply = tuple[int, int, bytearray]
 Gone = Callable[[], Awaitable[bool]]
@@ -222,7 +219,7 @@ class Worker:
         """Run the worker's file with nothing of this process but a socket, at whose end the worker ends as well."""
         ours, other = socket.socketpair()
         with other:
-            arguments = [str(Path(__file__).parents[1]), str(other.fileno()), json.dumps(asdict(self.job))]
+            arguments = [str(Path(__file__).parents[2]), str(other.fileno()), json.dumps(asdict(self.job))]
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
