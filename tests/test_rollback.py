@@ -179,18 +179,28 @@ def test_a_method_of_ones_own_is_rolled_back_without_any_code(model: nn.Module) 
             super().__init__(method, network)
             self.register_buffer("seen", torch.zeros(()))
             self.batches: list[int] = []
+            self.second = torch.optim.SGD(self.network.parameters(), lr=0.1, momentum=0.9)
 
         def step(self, images: Tensor) -> Tensor:
             self.batches.append(len(images))
             self.seen += len(images)
-            return super().step(images)
+            logits = super().step(images)
+            for parameter in self.network.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            self.second.step()
+            return logits
 
         def get_extra_state(self) -> dict[str, Any]:
-            return {**super().get_extra_state(), "batches": self.batches}  # no copy
+            return {
+                **super().get_extra_state(),
+                "batches": self.batches,
+                "second": self.second.state_dict(),
+            }  # no copies
 
         def set_extra_state(self, state: dict[str, Any]) -> None:
             super().set_extra_state(state)
             self.batches = list(state["batches"])
+            self.second.load_state_dict(copy.deepcopy(state["second"]))
 
     class Own(Tent):
         def start(self, network: Any, generator: torch.Generator) -> Counting:
