@@ -73,6 +73,38 @@ def test_any_handler_may_raise_while_a_pause_waits(model: nn.Module, gate: Gate)
     assert adapter.samples == 72
 
 
+def test_a_handler_that_raises_while_a_turn_is_awaited_leaves_the_worker_at_work(model: nn.Module) -> None:
+    class TooLate(BaseException):
+        pass
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise TooLate
+
+    adapter = resitta.adapt(model, background=True)
+    inside, leave = threading.Event(), threading.Event()
+
+    def have_the_turn() -> None:
+        with adapter.turn:
+            inside.set()
+            leave.wait(30)
+
+    other = threading.Thread(target=have_the_turn)
+    other.start()
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        assert inside.wait(20)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(TooLate), adapter.paused():
+            pass
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        leave.set()
+        other.join(30)
+    adapter(images(8))
+    adapter.sync()
+    assert adapter.samples == 8
+
+
 def strike_at(event: int) -> Callable[..., Any]:
     """A trace function that sends Ctrl-C at the n-th line that runs in the library or in contextlib."""
     count = 0

@@ -50,15 +50,15 @@ class Injected(RuntimeError):
 
 
 class FailAt(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets the n-th operation of torch fail, of which none fails for 0."""
+    """Lets the n-th operation of torch fail, or the first one of a name; without either none fails."""
 
-    def __init__(self, point: int = 0) -> None:
+    def __init__(self, point: int = 0, *, name: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.point, self.count = point, 0
+        self.point, self.name, self.count = point, name, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += 1
-        if self.count == self.point:
+        if self.count == self.point or (self.name and self.name in str(func)):
             raise Injected(f"operation {self.point}, {func}")
         return func(*args, **(kwargs or {}))
 
@@ -149,6 +149,24 @@ def test_nor_is_a_batch_with_nan(model: nn.Module, method: str) -> None:
         return ready(adapt(model, method, non_finite="skip"), images(4))
 
     check_every_point(make, batch, images(20, seed=2))
+    adapter = make()
+    with FailAt() as mode:
+        end = End(mode)
+        adapter.watch(end)
+        adapter(batch)
+    assert mode.count - end.count == 1, "after the step the logits are put together, in memory that is there"
+
+
+def test_nor_is_one_that_finds_a_new_domain_between_two_updates(model: nn.Module) -> None:
+    def make() -> resitta.Adapter:
+        adapter = adapt(model, renew=0.5, update_every=100)
+        adapter(images(64))
+        adapter(images(60, seed=1) * 0.2)
+        return ready(adapter, images(4))
+
+    adapter = check_every_point(make, images(5, seed=2) * 0.2)
+    learner: Any = adapter.learner
+    assert (learner.shift.begun, learner.updates) == (1, 1)
 
 
 def test_a_method_of_ones_own_is_rolled_back_without_any_code(model: nn.Module) -> None:
@@ -161,18 +179,28 @@ def test_a_method_of_ones_own_is_rolled_back_without_any_code(model: nn.Module) 
             super().__init__(method, network)
             self.register_buffer("seen", torch.zeros(()))
             self.batches: list[int] = []
+            self.second = torch.optim.SGD(self.network.parameters(), lr=0.1, momentum=0.9)
 
         def step(self, images: Tensor) -> Tensor:
             self.batches.append(len(images))
             self.seen += len(images)
-            return super().step(images)
+            logits = super().step(images)
+            for parameter in self.network.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            self.second.step()
+            return logits
 
         def get_extra_state(self) -> dict[str, Any]:
-            return {**super().get_extra_state(), "batches": self.batches}  # no copy
+            return {
+                **super().get_extra_state(),
+                "batches": self.batches,
+                "second": self.second.state_dict(),
+            }  # no copies
 
         def set_extra_state(self, state: dict[str, Any]) -> None:
             super().set_extra_state(state)
             self.batches = list(state["batches"])
+            self.second.load_state_dict(copy.deepcopy(state["second"]))
 
     class Own(Tent):
         def start(self, network: Any, generator: torch.Generator) -> Counting:
@@ -231,6 +259,23 @@ def test_images_that_are_refused_count_as_no_update(model: nn.Module, method: st
     with pytest.raises(resitta.errors.BadImages):
         adapter.learner.step(images(4)[:, :2])
     assert adapter.learner.updates == 0
+
+
+def test_a_guard_does_not_count_unknown_samples_of_steps_that_failed(model: nn.Module) -> None:
+    errors: list[Exception] = []
+    adapter, plain = (adapt(Around(model, found), guard=True) for found in (errors, []))
+    batch = images(40, seed=1)
+    batch[:24] = 0.0  # black images are unknown, and where most of the last samples are none is learned from
+    for known in (adapter, plain):
+        known(images(20))
+    errors.append(Injected())
+    for _ in range(20):
+        with pytest.raises(Injected):
+            adapter(batch)
+    errors.clear()
+    for next_batch in (batch, images(20, seed=2)):
+        assert torch.equal(adapter(next_batch), plain(next_batch))
+    assert same(everything(adapter), everything(plain))
 
 
 class Faulty(Watcher):
@@ -297,15 +342,21 @@ def test_tensors_come_back_in_place(model: nn.Module) -> None:
     }
     optimizer: Any = next(module for module in adapter.modules() if isinstance(module, Adam)).adam
     moments = [tensor.data_ptr() for state in optimizer.state.values() for tensor in state.values()]
+    bank: Any = adapter.learner.memory()
+    stored = bank.images.data_ptr()
     for point in points(made(model, "resitta", steps=1, size=20), images(20)):
         with FailAt(point), pytest.raises(Injected):
             adapter(images(20))
+    assert bank.images.data_ptr() == stored
     now = {
         name: tensor.data_ptr() for name, tensor in adapter.learner.state_dict().items() if isinstance(tensor, Tensor)
     }
     assert now == held
     assert [tensor.data_ptr() for state in optimizer.state.values() for tensor in state.values()] == moments
+    with FailAt(name="fused_adam"), pytest.raises(Injected):
+        adapter(images(20))
     assert all(parameter.grad is None for parameter in adapter.parameters())
+    assert not optimizer.param_groups[0]["capturable"]
 
 
 def test_copies_of_tensors_are_made_once(model: nn.Module) -> None:
@@ -321,12 +372,13 @@ def test_copies_of_tensors_are_made_once(model: nn.Module) -> None:
     assert [tensor.data_ptr() for tensor in kept._copies] == copies
 
 
+@pytest.mark.parametrize("method", ["tent", "resitta"])
 @pytest.mark.parametrize("change", ["double", "load", "reset", "copy"])
-def test_another_precision_or_state_is_noticed(model: nn.Module, change: str) -> None:
+def test_another_precision_or_state_is_noticed(model: nn.Module, change: str, method: str) -> None:
     batch = images(20, seed=2).double() if change == "double" else images(20, seed=2)
 
     def make() -> resitta.Adapter:
-        adapter = made(model, "resitta", steps=2, size=20)
+        adapter = made(model, method, steps=2, size=20)
         state = adapter.state_dict()
         changes: dict[str, Callable[[], Any]] = {
             "double": adapter.double,
@@ -347,6 +399,18 @@ def test_what_a_module_shares_is_not_copied(model: nn.Module) -> None:
     shared = {parameter.data_ptr() for parameter in model.parameters()}
     assert not shared & {tensor.data_ptr() for tensor in kept._originals}
     assert len(kept._originals) > 20
+
+
+def test_parameters_that_were_converted_in_place_are_kept_as_they_are() -> None:
+    layer = nn.Linear(1, 1)
+    rollback = Rollback(layer)
+    rollback.keep()
+    layer.double()
+    layer.weight.data.fill_(1 / 3)
+    undo = rollback.keep()
+    layer.weight.data.zero_()
+    undo()
+    assert layer.weight.item() == 1 / 3
 
 
 def test_without_tensors_only_extra_states_come_back() -> None:

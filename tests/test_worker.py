@@ -169,7 +169,9 @@ def test_a_fork_by_who_has_the_turn_keeps_it(model: nn.Module) -> None:
         adapter(images(8))
         alone = adapter.samples == 0
         worker(adapter).__exit__()
-        return alone and adapter.stats.samples == 8
+        learned = adapter.stats.samples
+        adapter(images(8))
+        return alone and learned == 8 and adapter.stats.samples == 16
 
     with adapter.turn:
         assert in_a_fork(keeps_it)

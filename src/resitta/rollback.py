@@ -39,8 +39,7 @@ class Rollback:
         self.module, self.generator = module, generator
         parts = list(module.modules())
         self._optimizers = [optimizer for part in parts for optimizer in _optimizers(part)]
-        # What a module says of its optimizer is kept as tensors already.
-        speaking = [part for part in parts if _has_extra_state(part) and not _optimizers(part)]
+        speaking = [part for part in parts if _has_extra_state(part)]
         self._memories = [part for part in speaking if isinstance(part, Memory)]
         self._others = [part for part in speaking if not isinstance(part, Memory)]
         self._tensors: Tensors | None = None
@@ -172,7 +171,11 @@ def _optimizers(module: nn.Module) -> list[Optimizer]:
 
 
 def _has_extra_state(module: nn.Module) -> bool:
-    return type(module).get_extra_state is not nn.Module.get_extra_state
+    """Whether a module has more to say than the state of its optimizer, which is kept as tensors."""
+    if type(module).get_extra_state is nn.Module.get_extra_state:
+        return False
+    state = module.get_extra_state() if _optimizers(module) else None
+    return not isinstance(state, dict) or not state.keys() <= {"state", "param_groups"}
 
 
 def _nature(tensors: list[Tensor]) -> list[Any]:

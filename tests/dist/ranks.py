@@ -130,6 +130,21 @@ def one_dies_in_an_update(rank: int) -> dict[str, Any]:
     return bereft(rank, lambda: None, arm)
 
 
+def one_dies_while_another_has_finished(rank: int) -> dict[str, Any]:
+    member = adapter(group="world")
+    member(camera(rank, 16))
+    before = member.state_dict()
+    if rank == 1:
+        layers = [module for module in member.learner.modules() if isinstance(module, ResiBN)]
+        layers[-1].register_forward_pre_hook(lambda *_: os._exit(9))  # of the student: in the next update
+        member(camera(rank, 16))
+    try:
+        finish(member)
+    except GroupFailure as error:
+        return {"said": str(error), "before": before, "after": member.state_dict()}
+    return {"said": "nothing"}
+
+
 def bereft(rank: int, trouble: Any, prepare: Any = lambda member: None) -> dict[str, Any]:
     """Rank 1 is in trouble after its first update; rank 0 must hear of it."""
     member = adapter(group="world")

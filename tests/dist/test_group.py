@@ -117,6 +117,12 @@ def test_a_lost_rank_is_reported_within_the_time_out(tmp_path: Path, trouble: st
     assert same(heard["before"], heard["after"]), "what it had begun to learn is taken back"
 
 
+def test_a_rank_that_has_finished_takes_back_the_update_in_which_another_dies(tmp_path: Path) -> None:
+    heard = run(tmp_path, "one_dies_while_another_has_finished")[0]["one_dies_while_another_has_finished"]
+    assert heard["said"].startswith("rank 0 of 2 lost the others in update 2")
+    assert same(heard["before"], heard["after"])
+
+
 @pytest.fixture
 def world_of_one(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
