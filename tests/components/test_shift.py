@@ -124,7 +124,9 @@ def test_the_bank_keeps_the_new_domain_from_its_first_image_on(
     memory = adapter.learner.memory()
     monkeypatch.setattr(memory, "forget_before", births.append)
     for n, begun in ((128, None), (63, None), (1, -63), (64, 0)):
-        adapter.learner.shift = lambda images, begun=begun: begun  # type: ignore[assignment]
+        shift = Shift(bound=2.0)
+        monkeypatch.setattr(shift, "forward", lambda images, begun=begun: begun)
+        adapter.learner.shift = shift
         adapter(photos(n))
     assert births == [129, 193]
 
