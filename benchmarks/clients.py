@@ -1,6 +1,6 @@
 """What one hostile client costs the others: errors of honest clients of a service, with and without it.
 
-    python benchmarks/clients.py                                  # about fifteen minutes on one core
+    python benchmarks/clients.py --per-domain 600                 # about five minutes on one core
     python benchmarks/clients.py --attacks noise black --per-domain 600 --record FILE
 
 Honest clients send streams of their own, temporally correlated, through a few corruptions; a hostile one sends `rate`
