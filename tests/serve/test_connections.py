@@ -73,6 +73,22 @@ class TestFew:
             connection.close()
 
 
+class TestOne:
+    """A service of one connection for each client."""
+
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(connections=6, client_connections=1)
+
+    def test_the_limit_holds_after_the_only_connection_made_way(self, url: str) -> None:
+        idle = [talk(url, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(3)]
+        start = time.monotonic()
+        for connection in idle[:2]:
+            rest(connection)  # has an end: each made way for the next
+        assert time.monotonic() - start < 5, "at once, not when an idle connection is closed"
+        assert answer(idle[2]).startswith(b"HTTP/1.1 200")
+
+
 class TestBehindProxy:
     @pytest.fixture
     def limits(self) -> Limits:

@@ -77,7 +77,7 @@ class Connections:
 
     def admit(self, connection: "Connection") -> bool:
         """Take a connection in, if need be in place of another."""
-        of_client = self._by_client[connection.client]
+        of_client = self._by_client.get(connection.client, set())
         if len(of_client) >= self.most_of_client and not self._make_way(of_client):
             return False
         if len(self) >= self.most:
@@ -85,16 +85,17 @@ class Connections:
             if not self._make_way(largest) and not self._make_way(self._by_peer.values()):
                 return False
         self._by_peer[connection.peer] = connection
-        of_client.add(connection)
+        self._by_client[connection.client].add(connection)  # a new set where the last of the old one made way
         return True
 
     def leave(self, connection: "Connection") -> None:
         """Forget a connection."""
         if self._by_peer.get(connection.peer) is connection:
             del self._by_peer[connection.peer]
-        self._by_client[connection.client].discard(connection)
-        if not self._by_client[connection.client]:
-            del self._by_client[connection.client]
+        of_client = self._by_client.get(connection.client, set())
+        of_client.discard(connection)
+        if not of_client:
+            self._by_client.pop(connection.client, None)
 
     def _make_way(self, group: Collection["Connection"]) -> bool:
         """Cut one connection whose answer is not read, or else the one that has had no request for the longest."""
