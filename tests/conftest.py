@@ -85,3 +85,13 @@ def gate() -> Iterator[Gate]:
     gate = Gate()
     yield gate
     gate.open.set()
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute in one thread, here and in processes that are started: sums in another order differ in the last bit."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -24,6 +24,7 @@ def no_bar(title: str) -> Progress:
     return lambda done, total: None
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_processes_leave_the_same_records(recipe: Recipe, jobs: list[Job], measured: Measured) -> None:
     some = jobs[::3]
     expected = run_jobs(replace(recipe, out=Path("local")), some, no_bar)

@@ -195,6 +195,7 @@ STEPS = {
 """Where a process is killed, and whether its change is in force after that."""
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
@@ -227,6 +228,7 @@ def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_a_system_that_refuses_to_write_is_a_full_disk(model: nn.Module, tmp_path: Path) -> None:
     adapter = resitta.adapt(model, "resitta", update_every=8)
     writer = Writer(adapter, StateFolder(tmp_path, keep=5), Limits(), Events())
