@@ -14,7 +14,7 @@ from typing import TypeVar
 T = TypeVar("T")
 MODEL = """
 import torch
-from resitta.checks import tiny_network
+from resitta.conformance import tiny_network
 
 def make(classes=4):
     torch.manual_seed(0)

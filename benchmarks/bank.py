@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from resitta.components.entrobank import EntroBank
-from resitta.components.indexed_entrobank import IndexedEntroBank
+from resitta.memory.entrobank import EntroBank
+from resitta.memory.indexed_entrobank import IndexedEntroBank
 
 BATCH = 64
 

@@ -3,7 +3,7 @@
     python benchmarks/beds.py --bed cifar10-wrn16x1 --per-domain 2000
     python benchmarks/beds.py --bed cifar10-wrn28x10 --device cuda --methods all --seeds 1 2 3
     python benchmarks/beds.py --bed cifar100-resnext29 --device cuda --methods resitta --experiments ablation eta
-    python benchmarks/beds.py --methods resitta --set renew=2 --out runs/renew
+    python benchmarks/beds.py --methods resitta --set reset_on_shift=2 --out runs/reset_on_shift
     python benchmarks/beds.py --bed imagenet-resnet50 --device cuda --methods all --batch-size 26 --out runs/imagenet-26
 
 Needs the folder of beds: $RESITTA_BEDS, or --beds. Records go to --out, one JSON file per run; finished runs are kept.
@@ -21,17 +21,17 @@ from typing import Any, get_args
 
 import torch
 
-from resitta.bench.bench import Bench, Job
 from resitta.bench.paper import PAPER
 from resitta.bench.presets import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
+from resitta.bench.runner import Bench, Job
 from resitta.cli.benching import parse_settings
+from resitta.data.datasets import ImageSet
 from resitta.models import create as create_model
 from resitta.registry import create
 from resitta.report.formats import as_text
 from resitta.report.tables import error_table
-from resitta.streams.datasets import ImageSet
 
 CAFFE = {"mean": tuple(v / 255 for v in (123.68, 116.779, 103.939)), "std": (1 / 255,) * 3}
 

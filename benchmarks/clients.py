@@ -27,12 +27,12 @@ from torch import Tensor, nn
 
 from resitta.adapter import adapt
 from resitta.bench.protocol import Protocol, open_domains
+from resitta.data.datasets import ImageSet
 from resitta.models import create as create_model
 from resitta.serve.events import Events
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 from resitta.serve.writer import Writer, guard_counts
-from resitta.streams.datasets import ImageSet
 
 RECORD = Path(__file__).parent / "records" / "clients.json"
 CORRUPTIONS = ("motion_blur", "fog", "pixelate", "snow")

@@ -20,13 +20,13 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 import resitta
-from resitta.bench.bench import Job
 from resitta.bench.protocol import Protocol
-from resitta.bench.recipe import Recipe
-from resitta.components.bn_layers import bn_layers
-from resitta.dist.engines import Engine, run_jobs
+from resitta.bench.runner import Job
+from resitta.bench.spec import Recipe
+from resitta.distributed.executors import Engine, run_jobs
 from resitta.models import MODELS
 from resitta.models import create as create_model
+from resitta.norm.bn_layers import bn_layers
 from resitta.registry import create
 
 UPDATES = 10

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from resitta.data.corruptions import CORRUPTIONS, EXTRA, corrupt, frost_texture_source
 from resitta.errors import BadData, MissingExtra, require
-from resitta.streams.corruptions import CORRUPTIONS, EXTRA, corrupt, frost_texture_source
 
 HERE = Path(__file__).parent
 BEDS = HERE.parent / "../shared/beds/imagenet-val-2k.zip"

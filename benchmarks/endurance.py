@@ -111,7 +111,9 @@ def recurring(args: argparse.Namespace, name: str) -> None:
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
     sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
     model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
-    adapter = adapt(model, "resitta", seed=args.seed, guard=True, anchor=args.anchor, renew=args.renew)
+    adapter = adapt(
+        model, "resitta", seed=args.seed, guard=True, anchor=args.anchor, reset_on_shift=args.reset_on_shift
+    )
     assert adapter.guard is not None
     stream = protocol.stream(sets, args.seed)
     counts = np.zeros((2, args.visits, len(protocol.corruptions)))  # samples, and how many of them were wrong
@@ -147,8 +149,10 @@ def main() -> None:
         name = f"{args.samples:,} samples, noise {args.noise}, anchor {args.anchor:g}"
         keep(args.record, name, million(args.samples, args.noise, args.anchor))
         return
-    renew = "" if args.renew is None else f", renew {args.renew:g}"
-    stream = f"{args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}{renew}, seed {args.seed}"
+    reset_on_shift = "" if args.reset_on_shift is None else f", reset_on_shift {args.reset_on_shift:g}"
+    stream = (
+        f"{args.visits} visits of {args.per_domain} images, anchor {args.anchor:g}{reset_on_shift}, seed {args.seed}"
+    )
     recurring(args, f"recurring, {stream}, {args.device}")
 
 
@@ -171,7 +175,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
-    parser.add_argument("--renew", type=float, default=None, help="see ResiTTA.renew; for the recurring stream")
+    parser.add_argument(
+        "--renew", type=float, default=None, help="see ResiTTA.reset_on_shift; for the recurring stream"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="for the recurring stream")
     parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))

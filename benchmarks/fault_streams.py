@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from resitta.streams.datasets import ImageSet
+from resitta.data.datasets import ImageSet
 
 Batches = Iterator[Tensor]
 

@@ -26,9 +26,9 @@ from fault_streams import CONTROLS, FAULTS, Fault, Source
 from resitta.adapter import Adapter, adapt
 from resitta.bench.metrics import Metrics
 from resitta.bench.protocol import Protocol, open_domains
-from resitta.events import Event, GuardFired
+from resitta.data.datasets import open_images
 from resitta.models import create as create_model
-from resitta.streams.datasets import open_images
+from resitta.monitor.events import Event, GuardFired
 
 BEFORE, AFTER = ("motion_blur", "snow"), ("fog", "shot_noise", "brightness", "jpeg_compression")
 NO_FAULT = "none"
@@ -61,7 +61,9 @@ class Ground:
 
     def adapter(self, method: str, guard: bool, seed: int) -> tuple[Adapter, list[GuardFired]]:
         """A fresh adapter and the list into which its guard's events go."""
-        settings = {"anchor": self.args.anchor, "renew": self.args.renew} if method == "resitta" else {}
+        settings = (
+            {"anchor": self.args.anchor, "reset_on_shift": self.args.reset_on_shift} if method == "resitta" else {}
+        )
         adapter = adapt(self.model, method, seed=seed, non_finite="skip", guard=guard, **settings)
         fired: list[GuardFired] = []
 
@@ -157,7 +159,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--per-domain", type=int, default=1000, help="images of each corruption")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
-    parser.add_argument("--renew", type=float, default=None, help="see ResiTTA.renew")
+    parser.add_argument("--renew", type=float, default=None, help="see ResiTTA.reset_on_shift")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, default=Path("runs/faults/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)

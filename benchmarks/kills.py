@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 import resitta
 from resitta.bench.record import environment, write_json
-from resitta.checks import tiny_network
+from resitta.checkpoint.autosave import saved
+from resitta.checkpoint.io import read_document
+from resitta.conformance import tiny_network
 from resitta.errors import BadState
-from resitta.state.autosave import saved
-from resitta.state.store import read_document
 
 BATCHES, BATCH = 60, 8
 BANK: dict[str, Any] = {"capacity": 16, "update_every": 8}
@@ -142,7 +142,7 @@ def serve(model: nn.Module, stream: int, folder: Path) -> None:
     """What a child does: recover or begin, then predict to the end of the stream and write everything down."""
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     adapter = resitta.recover(model, folder) if saved(folder) else new_adapter(model, stream)
-    adapter.watch(NotedAutosave(folder, log))
+    adapter.add_callback(NotedAutosave(folder, log))
     for position in range(position_of(adapter, stream), BATCHES):
         os.write(log, f"{position} {digest(adapter(images(stream, position)))}\n".encode())
 

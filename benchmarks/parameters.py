@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from beds import BEDS
 
-from resitta.components.network import Network
 from resitta.models import create
+from resitta.training.network import Network
 
 
 def main() -> None:

@@ -8,9 +8,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from resitta.components.entrobank import EntroBank
-from resitta.components.self_training import soft_cross_entropy
-from resitta.components.views import strong_view
+from resitta.memory.entrobank import EntroBank
+from resitta.training.self_training import soft_cross_entropy
+from resitta.training.strong_view import strong_view
 
 
 class PlainResiBN(nn.Module):

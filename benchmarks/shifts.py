@@ -1,4 +1,4 @@
-"""How many changes of domain are noticed by the look of the images (`ResiTTA(renew=...)`), and how many imagined.
+"""How many changes of domain `ResiTTA(reset_on_shift=...)` detects, and how many false alarms it gives.
 
     python benchmarks/shifts.py
     python benchmarks/shifts.py --bed cifar100-resnext29 --orders ptta --bounds 2
@@ -20,7 +20,7 @@ from beds import BEDS
 
 from resitta.bench.presets import TASKS
 from resitta.bench.protocol import Protocol, open_domains
-from resitta.components.shift import WINDOW, Shift
+from resitta.training.domain_shift import WINDOW, DomainShiftDetector
 
 RECORD = Path(__file__).parent / "records" / "shifts.json"
 AT_ONCE = 2 * WINDOW
@@ -42,7 +42,10 @@ def main() -> None:
 def count(args: argparse.Namespace, protocol: Protocol, seed: int) -> dict[float, dict[str, int]]:
     """For each bound, how many changes were noticed at once, late, or never, and how many alarms were false."""
     sets = open_domains(protocol, args.beds / BEDS[args.bed].images, cache=args.cache, device=args.device)
-    shifts, alarms = {bound: Shift(bound) for bound in args.bounds}, {bound: list[int]() for bound in args.bounds}
+    shifts, alarms = (
+        {bound: DomainShiftDetector(bound) for bound in args.bounds},
+        {bound: list[int]() for bound in args.bounds},
+    )
     domains, seen = list[int](), 0
     for batch in protocol.stream(sets, seed).batches(protocol.batch_size, args.device):
         for bound, shift in shifts.items():

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 from resitta import Adapter, adapt
 from resitta.bench.record import environment
+from resitta.data.corruptions import CORRUPTIONS, corrupt
+from resitta.data.datasets import open_images
 from resitta.models import create as create_model
-from resitta.streams.corruptions import CORRUPTIONS, corrupt
-from resitta.streams.datasets import open_images
 
 Call = Callable[[Tensor], Any]
 BATCH = 64

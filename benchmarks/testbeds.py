@@ -29,11 +29,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resitta.data.datasets.pickles import read_batch
+from resitta.data.download.transfer import download
+from resitta.data.download.unpack import unpack
 from resitta.errors import BadData
 from resitta.models import create as create_model
-from resitta.streams.datasets.pickles import read_batch
-from resitta.streams.fetch.download import download
-from resitta.streams.fetch.unpack import unpack
 
 PAD = 4
 

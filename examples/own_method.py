@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import resitta
-from resitta.components.bn_layers import updating_statistics
-from resitta.components.network import Network, Trained
-from resitta.components.resibn import ResiBN
+from resitta.norm.bn_layers import updating_statistics
+from resitta.norm.resibn import ResiBN
+from resitta.training.network import Network, Trained
 
 
 @resitta.register("slow-bn")
@@ -52,7 +52,7 @@ class SlowBNLearner(resitta.Learner):
         self.updates += 1
         return logits
 
-    def deployed(self) -> Network:
+    def exportable_network(self) -> Network:
         """An ordinary BatchNorm network can hold all that was learned."""
         return self.network
 

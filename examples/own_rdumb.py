@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 import resitta
-from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.entropy import entropy
-from resitta.components.network import Network
-from resitta.components.optimizer import SGD
 from resitta.method import Needs
+from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.training.entropy import entropy
+from resitta.training.network import Network
+from resitta.training.optimizer import SGD
 
 
 @resitta.register("my-rdumb")

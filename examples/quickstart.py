@@ -6,7 +6,7 @@ Run it: python examples/quickstart.py
 import torch
 
 import resitta
-from resitta.checks import tiny_network
+from resitta.conformance import tiny_network
 
 model = tiny_network()  # any classifier of yours with BatchNorm layers
 adapter = resitta.adapt(model, "resitta")

@@ -25,6 +25,12 @@ def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Let the models that tests build be the same in every run."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def threads_as_they_were() -> Iterator[None]:
     """Undo what the demo and the service set: later tests compare with processes that have $OMP_NUM_THREADS."""
     before = torch.get_num_threads()

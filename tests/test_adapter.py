@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 import resitta
 from resitta.adapter import Adapter
-from resitta.components.bn_layers import AdaptiveBN
-from resitta.components.optimizer import Adam
 from resitta.errors import (
     BadImages,
     BadOutput,
@@ -22,6 +20,8 @@ from resitta.errors import (
     UnknownName,
     UnsuitableModel,
 )
+from resitta.norm.bn_layers import AdaptiveBN
+from resitta.training.optimizer import Adam
 
 METHODS = ["source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta"]
 
@@ -581,7 +581,7 @@ def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module
 
 
 def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None:
-    settings: list[dict[str, Any]] = [{"background": True}, {"guard": True, "anchor": 0.1, "renew": 2.0}]
+    settings: list[dict[str, Any]] = [{"background": True}, {"guard": True, "anchor": 0.1, "reset_on_shift": 2.0}]
     for chosen in settings:
         adapter = resitta.adapt(model, **chosen)
         for dtype in (torch.float64, torch.bfloat16, torch.float32):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from resitta import adapt
 from resitta.answering import _predict_meanwhile, answer
-from resitta.components.network import Network
 from resitta.errors import BadImages, NotExportable
 from resitta.inputs import Values
 from resitta.method import Learner
-from resitta.watch import Watcher
+from resitta.monitor.callbacks import Callback
+from resitta.training.network import Network
 
 IMAGES = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 jit: Any = torch.jit
@@ -72,7 +72,7 @@ def test_a_method_whose_prediction_is_its_step_is_left_to_do_both(
 
 def test_watchers_come_before_everything(model: nn.Module, on_a_device: Tensor) -> None:
     adapter = adapt(model)
-    adapter.watch(Watcher())
+    adapter.add_callback(Callback())
     assert calls_of(adapter, on_a_device) == ["step"]
 
 
@@ -119,7 +119,7 @@ def test_a_learner_without_a_step_of_its_own_predicts_and_absorbs() -> None:
         def predict(self, images: Tensor) -> Tensor:
             return images.mean((2, 3))
 
-        def absorb(self, images: Tensor, logits: Tensor) -> None:
+        def learn_from(self, images: Tensor, logits: Tensor) -> None:
             self.seen = images, logits
 
     learner = Absorbing()

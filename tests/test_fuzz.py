@@ -16,9 +16,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from resitta import Adapter, Guard, ResittaError, adapt, list_methods
-from resitta.checks import tiny_network
 from resitta.cli import main
-from resitta.streams.datasets import open_images
+from resitta.conformance import tiny_network
+from resitta.data.datasets import open_images
 
 
 def examples(count: int) -> Callable[[Any], Any]:
@@ -140,7 +140,7 @@ def fingerprint(adapter: Adapter) -> bytes:
 
 # --- states made by hand ----------------------------------------------------------------------------------------------
 
-SMALL: dict[str, Any] = {"capacity": 8, "update_every": 8, "renew": 2.0, "guard": Guard(window=8)}
+SMALL: dict[str, Any] = {"capacity": 8, "update_every": 8, "reset_on_shift": 2.0, "guard": Guard(window=8)}
 odd: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([None, True, -1, 0, 7, 10**30, 0.5, float("nan"), "", "odd", [], {}, ()]),
     st.sampled_from([torch.zeros(0), torch.ones(3, 2), torch.tensor(-1), torch.tensor([torch.nan]), torch.ones(8)]),

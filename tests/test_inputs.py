@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from resitta.components.network import Network
 from resitta.errors import BadImages
 from resitta.inputs import ROUNDING, Values, check_form
+from resitta.training.network import Network
 
 NETWORK = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
 NORMALIZED = Network(nn.Conv2d(3, 4, 3), normalized=((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))

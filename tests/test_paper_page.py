@@ -11,8 +11,8 @@ import torch
 from resitta.bench.paper import PAPER
 from resitta.bench.presets import METHODS
 from resitta.bench.record import RunRecord, load
-from resitta.components.bn_layers import bn_layers
 from resitta.models import create
+from resitta.norm.bn_layers import bn_layers
 
 ROOT = Path(__file__).parents[1]
 

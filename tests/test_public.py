@@ -34,9 +34,9 @@ def test_every_public_name_is_what_the_type_checker_sees() -> None:
 
 
 def test_submodules_are_attributes_and_other_names_are_not() -> None:
-    code = "import resitta; print(resitta.guard.Guard.__name__, resitta.bench.__name__, resitta.checks.__name__)"
+    code = "import resitta; print(resitta.guard.Guard.__name__, resitta.bench.__name__, resitta.conformance.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "Guard resitta.bench resitta.checks\n"
+    assert done.stdout == "Guard resitta.bench resitta.conformance\n"
     with pytest.raises(AttributeError, match="module 'resitta' has no attribute 'adpat'"):
         resitta.adpat  # noqa: B018
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from resitta import methods, registry
-from resitta.components.network import Network
 from resitta.errors import BadSetting, UnknownName
 from resitta.method import Learner, Method
 from resitta.methods.source import SourceLearner
 from resitta.registry import create, get_method, list_methods, register
 from resitta.settings import setting
+from resitta.training.network import Network
 
 
 @dataclass(frozen=True, kw_only=True)

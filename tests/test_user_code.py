@@ -8,7 +8,7 @@ import pytest
 from tests.tools import OWN_METHOD
 
 from resitta import registry, user_code
-from resitta.bench.bench import Job
+from resitta.bench.runner import Job
 from resitta.errors import BadData, UnknownName
 from resitta.models import create as create_model
 from resitta.registry import create, list_methods
@@ -56,7 +56,7 @@ def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_method_and_a_model_may_share_a_file(mine: Path) -> None:
-    mine.write_text(mine.read_text() + "\nfrom resitta.checks import tiny_network as make")
+    mine.write_text(mine.read_text() + "\nfrom resitta.conformance import tiny_network as make")
     assert load_method(f"{mine}:mine") == "mine"
     create_model(f"{mine}:make")
     assert load_method(f"{mine}:mine") == "mine"

@@ -9,19 +9,26 @@ import importlib
 import importlib.util
 import typing
 
+from resitta import _deprecated
+
 if typing.TYPE_CHECKING:
-    from resitta import bench, errors, events, guard, methods
+    from resitta import bench, errors, methods
     from resitta.adapter import Adapter, adapt
-    from resitta.checks import check_method
+    from resitta.checkpoint.autosave import Autosave, recover
+    from resitta.checkpoint.loading import load
+    from resitta.conformance import check_method
     from resitta.errors import ResittaError
-    from resitta.guard import Guard
+    from resitta.memory.memory import Memory
     from resitta.method import Learner, Method
+    from resitta.monitor import events, guard
+    from resitta.monitor.callbacks import Callback
+    from resitta.monitor.guard import Guard
+    from resitta.monitor.stats import BankStats, Stats
+    from resitta.norm.resibn import ResiBN
+    from resitta.norm.robust_bn import RobustBN
     from resitta.registry import create, list_methods, register
     from resitta.settings import setting
-    from resitta.state.autosave import Autosave, recover
-    from resitta.state.loading import load
-    from resitta.stats import BankStats, Stats
-    from resitta.watch import Watcher
+    from resitta.training.network import Network
 
 __version__ = "0.1.0"
 
@@ -29,12 +36,16 @@ __all__ = [
     "Adapter",
     "Autosave",
     "BankStats",
+    "Callback",
     "Guard",
     "Learner",
+    "Memory",
     "Method",
+    "Network",
+    "ResiBN",
     "ResittaError",
+    "RobustBN",
     "Stats",
-    "Watcher",
     "adapt",
     "bench",
     "check_method",
@@ -53,20 +64,26 @@ __all__ = [
 # Public names are imported when they are first used, so that `resitta --help` need not wait for torch.
 _HOMES = {
     "Adapter": "adapter",
-    "Autosave": "state.autosave",
-    "BankStats": "stats",
-    "Guard": "guard",
+    "Autosave": "checkpoint.autosave",
+    "BankStats": "monitor.stats",
+    "Callback": "monitor.callbacks",
+    "Guard": "monitor.guard",
     "Learner": "method",
+    "Memory": "memory.memory",
     "Method": "method",
+    "Network": "training.network",
+    "ResiBN": "norm.resibn",
     "ResittaError": "errors",
-    "Stats": "stats",
-    "Watcher": "watch",
+    "RobustBN": "norm.robust_bn",
+    "Stats": "monitor.stats",
     "adapt": "adapter",
-    "check_method": "checks",
+    "check_method": "conformance",
     "create": "registry",
+    "events": "monitor",
+    "guard": "monitor",
     "list_methods": "registry",
-    "load": "state.loading",
-    "recover": "state.autosave",
+    "load": "checkpoint.loading",
+    "recover": "checkpoint.autosave",
     "register": "registry",
     "setting": "settings",
 }
@@ -74,8 +91,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> typing.Any:
     """Import a public name or a submodule when it is first used."""
+    if name in _deprecated.NAMES:
+        return _deprecated.find(name)
     if name in _HOMES:
-        found = getattr(importlib.import_module(f"resitta.{_HOMES[name]}"), name)
+        home = importlib.import_module(f"resitta.{_HOMES[name]}")
+        found = getattr(home, name, None) or importlib.import_module(f"{home.__name__}.{name}")
         globals()[name] = found
         return found
     if name.startswith("_") or importlib.util.find_spec(f"resitta.{name}") is None:

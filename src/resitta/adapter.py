@@ -10,28 +10,28 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from resitta.accel.cuda_graphs import Replay
 from resitta.answering import UNRECORDABLE, answer, refuse_recording
-from resitta.background import Background
-from resitta.components.entropy import tally
-from resitta.components.network import Network, Normalized, Output, Precision
-from resitta.components.replay import Replay
-from resitta.components.sharing import match_bn_precision, once_per_tensor
+from resitta.checkpoint import io as store
+from resitta.checkpoint.fingerprint import Fingerprint
+from resitta.checkpoint.values import check_values
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
-from resitta.events import Callback, Listener, Restarted
-from resitta.exclusive import exclusive, interrupts_wait, new_turn
-from resitta.guard import Guard, Sentry, load_guard, sentry_for
 from resitta.inputs import NonFinite
 from resitta.method import Learner, Method
+from resitta.monitor.callbacks import Callback
+from resitta.monitor.events import EventHandler, Listener, Restarted
+from resitta.monitor.guard import Guard, GuardCallback, guard_callback, load_guard
+from resitta.monitor.stats import Stats, stats_of
 from resitta.options import Options, Ranks
-from resitta.pausing import Pause, Pauses
 from resitta.registry import create
-from resitta.rollback import Rollback
-from resitta.state import store
-from resitta.state.fingerprint import Fingerprint
-from resitta.state.values import check_values
-from resitta.stats import Stats, stats_of
+from resitta.runtime.background import Background
+from resitta.runtime.locks import defer_signals, new_lock, synchronized
+from resitta.runtime.pausing import Pause, Pauses
+from resitta.runtime.rollback import Rollback
 from resitta.suitable import check_model
-from resitta.watch import Watcher
+from resitta.training.entropy import tally
+from resitta.training.network import Network, Normalized, Output, Precision
+from resitta.training.sharing import match_bn_precision, once_per_tensor
 
 
 def adapt(
@@ -64,14 +64,14 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
-        guard: True, or a `Guard` with settings of its own, takes back what would break the adapter (resitta.guard).
+        guard: True, or a `Guard` with settings of its own, takes back what would break the adapter.
         precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast),
             on a CUDA device with copies of the frozen weights in half their size.
         cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
             forward pass depends on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
             alone; predictions then follow what was learned a little later. `sync()` waits. For "resitta" and "rotta".
-        group: torch.distributed processes that adapt together, each on its own stream: see `resitta.dist.group`.
+        group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
         classes: how many the model tells apart; only for a method that has to know it and a model that does not tell
             when asked with an image of a usual size.
         settings: any setting of the method, by name.
@@ -108,8 +108,8 @@ class Adapter(nn.Module):
         self.options = Options(**options)
         check_model(model, method)
         self.method = method
-        self.guard: Sentry | None = sentry_for(self.options.guard)
-        self.watchers: list[Watcher] = [] if self.guard is None else [self.guard]
+        self.guard: GuardCallback | None = guard_callback(self.options.guard)
+        self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
         self._equip()
         given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision", "classes")}
         with torch.inference_mode(False):
@@ -124,15 +124,15 @@ class Adapter(nn.Module):
         self.pauses = Pauses()
         self.replay = Replay()
         self.background = Background(self) if self.options.background else None
-        self.turn: AbstractContextManager[Any] = self.background.worker if self.background else new_turn()
-        self.calls = self.background.calls if self.background else self.turn
+        self.lock: AbstractContextManager[Any] = self.background.worker if self.background else new_lock()
+        self.calls = self.background.calls if self.background else self.lock
 
     @property
     def source(self) -> Network:
         """The caller's network, as it came; its weights are shared with the caller's model."""
         return self._source[0]
 
-    @exclusive
+    @synchronized
     def reset(self) -> None:
         """Go back to the source, bit for bit: the learner starts anew."""
         self.samples = 0
@@ -147,7 +147,7 @@ class Adapter(nn.Module):
         if self.background is not None:
             self.background.connect(self)
         if self.options.group is not None:
-            from resitta.dist.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
+            from resitta.distributed.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
 
             join(self, self.options.group)
         self.emit(Restarted(samples=0))
@@ -158,7 +158,7 @@ class Adapter(nn.Module):
         if self.background is not None:
             with self.background.calling():
                 return answer(self, images, self.background.predict, self.background.step)
-        with interrupts_wait(), self.turn:
+        with defer_signals(), self.lock:
             return answer(self, images, self._predict, self.learn)
 
     def _predict(self, images: Tensor) -> Tensor:
@@ -171,12 +171,12 @@ class Adapter(nn.Module):
             self.generator.set_state(before)
 
     def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
-        """Predict, unless that was done elsewhere, and learn, with the watchers around it. For who has the turn.
+        """Predict, unless that was done elsewhere, and learn, with the callbacks around it. For who has the turn.
 
         A step that fails leaves the adapter as it was before.
         """
-        for watcher in self.watchers:
-            watcher.before_step(self, images)
+        for callback in self.callbacks:
+            callback.before_step(self, images)
         learner = self.learner
         undo = self.rollback.keep(tensors=learner.may_update(images))
         try:
@@ -184,8 +184,8 @@ class Adapter(nn.Module):
         except BaseException:
             undo()
             raise
-        for watcher in self.watchers:
-            watcher.after_step(self, images, logits)
+        for callback in self.callbacks:
+            callback.after_step(self, images, logits)
         return logits
 
     def _learn(self, learner: Learner, images: Tensor, predicted: Tensor | None) -> Tensor:
@@ -194,7 +194,7 @@ class Adapter(nn.Module):
         logits = learner.step(images).detach() if predicted is None else predicted
         entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
         if predicted is not None:
-            learner.absorb(images, predicted)  # the last that may fail: see Rollback
+            learner.learn_from(images, predicted)  # the last that may fail: see Rollback
         self.samples, self.entropies = self.samples + len(images), entropies
         return logits
 
@@ -203,20 +203,20 @@ class Adapter(nn.Module):
         if self.background is not None:
             self.background.sync()
 
-    def watch(self, watcher: Watcher) -> None:
-        """Call a watcher's hooks around every learning step from now on, after those already attached."""
-        if not isinstance(watcher, Watcher):
-            raise BadSetting(f"a watcher derives from resitta.watch.Watcher, found a {type(watcher).__name__}")
-        self.watchers.append(watcher)
+    def add_callback(self, callback: Callback) -> None:
+        """Call a callback's hooks around every learning step from now on, after those already attached."""
+        if not isinstance(callback, Callback):
+            raise BadSetting(f"a callback derives from resitta.Callback, found a {type(callback).__name__}")
+        self.callbacks.append(callback)
 
-    def listen(self, callback: Callback) -> None:
-        """Call back with an `Updated` after each update and a `GuardFired` when a guard fires (see resitta.events)."""
-        self.watch(Listener(callback))
+    def listen(self, callback: EventHandler) -> None:
+        """Call a function with each event: `Updated`, `GuardFired`, … (see `resitta.events`)."""
+        self.add_callback(Listener(callback))
 
     def emit(self, event: object) -> None:
-        """Tell every watcher of an event."""
-        for watcher in self.watchers:
-            watcher.notice(self, event)
+        """Tell every callback of an event."""
+        for callback in self.callbacks:
+            callback.on_event(self, event)
 
     def paused(self) -> Pause:
         """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
@@ -229,27 +229,27 @@ class Adapter(nn.Module):
         return float(total) / max(1.0, float(count))
 
     @property
-    @exclusive
+    @synchronized
     def stats(self) -> Stats:
         """A record of the counters, the memory, and the drift of the statistics."""
         return stats_of(self)
 
-    @exclusive
+    @synchronized
     def export(self) -> nn.Module:
         """Return the caller's own architecture with ordinary BatchNorm layers that hold what was learned."""
-        deployed = self.learner.deployed()
+        deployed = self.learner.exportable_network()
         if deployed is None:
             reason = "does more than BatchNorm with fixed statistics can express"
             raise NotExportable(f"{self.method.name} {reason}; keep calling the adapter, with adapter.paused()")
         with torch.inference_mode(False):
             return match_bn_precision(deployed.export(), self.source.model)
 
-    @exclusive
+    @synchronized
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything learned to one file, at once or not at all; `resitta.load(model, path)` goes on from it."""
         store.save(self, path)
 
-    @exclusive
+    @synchronized
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is.
 
@@ -258,7 +258,7 @@ class Adapter(nn.Module):
         """
         store.restore(self, path)
 
-    @exclusive
+    @synchronized
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return a snapshot of everything learned: unlike torch's own it does not change when the adapter goes on."""
         if torch.onnx.is_in_onnx_export():  # which asks for the state before anything else, and cannot take ours
@@ -267,7 +267,7 @@ class Adapter(nn.Module):
         state.update({key: copy.deepcopy(value) for key, value in state.items() if key.startswith(prefix)})
         return state
 
-    @exclusive
+    @synchronized
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
         if assign:
@@ -287,7 +287,7 @@ class Adapter(nn.Module):
         return fitted
 
     def _loaded(self) -> None:
-        """Let calls and watchers know of another state."""
+        """Let calls and callbacks know of another state."""
         if self.background is not None:
             self.background.republish(self.learner)
         self.emit(Restarted(samples=self.samples))
@@ -314,15 +314,15 @@ class Adapter(nn.Module):
         self.generator.set_state(state["generator"].cpu())
         load_guard(self, state.get("guard"))
 
-    @exclusive
+    @synchronized
     def __getstate__(self) -> dict[str, Any]:
         """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
         snapshot = io.BytesIO()
         torch.save(self.state_dict(), snapshot)
-        left_out = ("_modules", "generator", "pauses", "rollback", "background", "turn", "calls")
+        left_out = ("_modules", "generator", "pauses", "rollback", "background", "lock", "calls")
         rest = {name: value for name, value in vars(self).items() if name not in left_out}
-        watchers = [watcher for watcher in self.watchers if watcher.copied]
-        return {**rest, "watchers": watchers, "snapshot": snapshot.getvalue()}
+        callbacks = [callback for callback in self.callbacks if callback.copied]
+        return {**rest, "callbacks": callbacks, "snapshot": snapshot.getvalue()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         snapshot = io.BytesIO(state.pop("snapshot"))
@@ -343,7 +343,7 @@ class Adapter(nn.Module):
         total = sum(p.numel() for p in self.source.model.parameters())
         return f"method={self.method!r}, {owned:,} own parameters beside the model's {total:,}"
 
-    @exclusive
+    @synchronized
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert the source along, and keep shared tensors shared."""
         if self.method.trains == "all" and fn(torch.empty(0, dtype=torch.float32)).dtype == torch.float16:

@@ -42,7 +42,7 @@ def answer(adapter: "Adapter", images: Tensor, predict: Predict, learn: Learn) -
         images = images.clone() if images.is_inference() else images.detach()
         values = Values(images, adapter.source)
         images, paused = images.to(adapter.source.dtype), bool(adapter.pauses)
-        first = paused or (adapter.learner.predicts_first and not adapter.watchers)
+        first = paused or (adapter.learner.predicts_first and not adapter.callbacks)
         predicted = _predict_meanwhile(images, values, predict) if first and images.is_cuda else None
         finite = values.check(adapter.options.non_finite)
         if finite is not None:

@@ -6,10 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from resitta.components.network import Network
-from resitta.components.shelf import mark
 from resitta.errors import BadImages, NonFiniteImages
 from resitta.hints import axes_hint, instead_of, layout_hint, to_floats
+from resitta.runtime.weight_handoff import mark
+from resitta.training.network import Network
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 BYTES = "divide by 255"

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from resitta.components.memory import Memory
-from resitta.components.network import Network, Trained
-from resitta.components.optimizer import Optimizer
-from resitta.components.replay import Replay
-from resitta.components.sharing import raise_bn_precision
+from resitta.accel.cuda_graphs import Replay
 from resitta.errors import BadSetting
+from resitta.memory.memory import Memory
 from resitta.settings import check_settings
+from resitta.training.network import Network, Trained
+from resitta.training.optimizer import Optimizer
+from resitta.training.sharing import raise_bn_precision
 
 Needs = Literal["nothing", "batch_norm", "running_statistics"]
 
@@ -44,13 +44,13 @@ class Learner(nn.Module, ABC):
     def step(self, images: Tensor) -> Tensor:
         """Return the logits of a batch, as they were before learning from it, and learn from it.
 
-        A method that learns from what was predicted, whenever that was, writes `absorb` instead.
+        A method that learns from what was predicted, whenever that was, writes `learn_from` instead.
         """
         logits = self.predict(images)
-        self.absorb(images, logits)
+        self.learn_from(images, logits)
         return logits
 
-    def absorb(self, images: Tensor, logits: Tensor) -> None:
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
         """Learn from a batch and what `predict` said of it."""
         raise BadSetting(f"{type(self).__name__} learns only from what it predicts itself; leave out background=True")
 
@@ -66,7 +66,7 @@ class Learner(nn.Module, ABC):
         """Whether a step is a prediction, which changes nothing, and then learning from it."""
         return type(self).step is Learner.step
 
-    def deployed(self) -> Network | None:
+    def exportable_network(self) -> Network | None:
         """Return the network whose ordinary BatchNorm form predicts what the learner predicts, if there is one."""
         return None
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from resitta.components.network import Normalized, Output, Precision
 from resitta.errors import BadSetting
-from resitta.guard import Guard
 from resitta.inputs import NonFinite
+from resitta.monitor.guard import Guard
+from resitta.training.network import Normalized, Output, Precision
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

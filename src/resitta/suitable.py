@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
-from resitta.components.bn_layers import BatchNorm, bn_layers
 from resitta.errors import UnsuitableModel
 from resitta.method import Method
+from resitta.norm.bn_layers import BatchNorm, bn_layers
 
 FROZEN = {"weight", "bias", "running_mean", "running_var"}
 """The buffers of a BatchNorm layer that cannot learn."""

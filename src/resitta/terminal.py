@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from resitta.checks import check_method
+from resitta.conformance import check_method
 from resitta.errors import BadSetting, require
 from resitta.method import Method
 
@@ -80,9 +80,9 @@ def print_check(
 
 def _checked_with(model: str | None, checkpoint: Path | None, data: Path | None, size: int | None) -> dict[str, Any]:
     """The model and the images that the suite shall use in place of its own."""
+    from resitta.data.corrupted import evenly  # noqa: PLC0415
+    from resitta.data.datasets import open_images  # noqa: PLC0415
     from resitta.models import MODELS, create  # noqa: PLC0415
-    from resitta.streams.corrupted import evenly  # noqa: PLC0415
-    from resitta.streams.datasets import open_images  # noqa: PLC0415
 
     if model is None:
         if checkpoint or data or size:

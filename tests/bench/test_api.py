@@ -14,14 +14,14 @@ from tests.tools import OWN_METHOD
 from torch import Tensor, nn
 
 import resitta.bench
-from resitta.bench.bench import Bench, Job
 from resitta.bench.protocol import Protocol
-from resitta.components.network import Network, Trained
+from resitta.bench.runner import Bench, Job
+from resitta.data.datasets import ArrayImages
 from resitta.errors import BadData, BadSetting
 from resitta.method import Learner, Method
 from resitta.methods import ResiTTA
 from resitta.methods.source import SourceLearner
-from resitta.streams.datasets import ArrayImages
+from resitta.training.network import Network, Trained
 
 Arrays = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
@@ -140,7 +140,9 @@ def test_images_in_memory_come_in_many_forms(model: nn.Module, images: Arrays, k
 
 
 def test_names_work_as_on_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("from resitta.checks import tiny_network\ndef make(n): return tiny_network(3, n)")
+    (tmp_path / "own.py").write_text(
+        "from resitta.conformance import tiny_network\ndef make(n): return tiny_network(3, n)"
+    )
     np.save(tmp_path / "fog.npy", np.random.default_rng(0).integers(0, 256, (50, 32, 32, 3), np.uint8))
     np.save(tmp_path / "labels.npy", np.arange(50) % 5)
     model = f"{tmp_path}/own.py:make"
@@ -189,7 +191,7 @@ def script(tmp_path: Path) -> Path:
     code = """
 import numpy as np, torch, resitta.bench
 from torch import nn
-from resitta.checks import tiny_network
+from resitta.conformance import tiny_network
 class Own(nn.Sequential):
     pass
 {method}
@@ -225,7 +227,7 @@ def test_what_cannot_leave_the_process_is_refused(images: Arrays, model: nn.Modu
 def test_an_interactive_session_is_told_to_use_a_file() -> None:
     code = """
 import numpy as np, resitta.bench
-from resitta.checks import tiny_network
+from resitta.conformance import tiny_network
 from resitta.methods import Source
 class Mine(Source):
     name = "mine"

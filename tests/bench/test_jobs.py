@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from resitta.bench.bench import Job
 from resitta.bench.jobs import DoubtfulRuns, run_jobs
 from resitta.bench.protocol import Protocol
-from resitta.bench.recipe import Recipe
+from resitta.bench.runner import Job
+from resitta.bench.spec import Recipe
+from resitta.data.datasets import ArrayImages
 from resitta.registry import create
-from resitta.streams.datasets import ArrayImages
 
 SOURCE, TENT = Job(method=create("source"), seed=1), Job(method=create("tent"), seed=1)
 
@@ -57,7 +57,7 @@ def test_random_weights_are_warned_of_before_the_runs(recipe: Recipe, monkeypatc
         records = run_jobs(untrained, [SOURCE])
     assert "random weights" in records.warning
     assert records[0].identity["untrained"] is True
-    monkeypatch.setattr("resitta.bench.bench.run_stream", lambda *_, **__: pytest.fail("ran before the warning"))
+    monkeypatch.setattr("resitta.bench.runner.run_stream", lambda *_, **__: pytest.fail("ran before the warning"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", DoubtfulRuns)
         with pytest.raises(DoubtfulRuns):

@@ -4,9 +4,9 @@ from torch import nn
 
 import resitta
 from resitta.bench.loop import run_stream
-from resitta.streams.datasets import ArrayImages
-from resitta.streams.order import dirichlet
-from resitta.streams.stream import Stream, continual
+from resitta.data.datasets import ArrayImages
+from resitta.data.orders import dirichlet
+from resitta.data.streams import Stream, continual
 
 
 @pytest.fixture

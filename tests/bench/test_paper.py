@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 
 from resitta.bench.paper import DATASETS, PAPER
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import UnknownName
 from resitta.methods import ResiTTA
 from resitta.registry import create, list_methods
-from resitta.streams.corruptions import CORRUPTIONS
 
 SOURCE = Path(__file__).resolve().parents[3] / "shared" / "paper" / "resitta.tex"
 needs_source = pytest.mark.skipif(not SOURCE.exists(), reason="the paper's source is not here")

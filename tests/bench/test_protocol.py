@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from resitta.bench.protocol import GRADUAL, Protocol, open_domains
+from resitta.data.corruptions import CORRUPTIONS, write_cifar_c
+from resitta.data.datasets import ArrayImages, ImageSet
 from resitta.errors import BadData, BadSetting, UnknownName
-from resitta.streams.corruptions import CORRUPTIONS, write_cifar_c
-from resitta.streams.datasets import ArrayImages, ImageSet
 
 
 def sets_for(protocol: Protocol, n: int = 40) -> dict[tuple[str, int], ImageSet]:

@@ -12,12 +12,12 @@ from tests.tools import OWN_METHOD
 
 from resitta.bench.presets import METHODS
 from resitta.bench.record import load, read_json, write_json
-from resitta.checks import tiny_network
 from resitta.cli import main
+from resitta.conformance import tiny_network
 from resitta.errors import BadSetting, UnknownName
 
 MODEL = """
-from resitta.checks import tiny_network
+from resitta.conformance import tiny_network
 def make():
     return tiny_network(classes=4)
 """

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from resitta.cli import main
-from resitta.streams.datasets import CifarC
+from resitta.data.datasets import CifarC
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_check_takes_a_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_check_takes_settings_and_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("PIL")
-    (tmp_path / "model.py").write_text("from resitta.checks import spread_network as make")
+    (tmp_path / "model.py").write_text("from resitta.conformance import spread_network as make")
     for name, shade in (("a/1.png", 40), ("a/2.png", 120), ("b/1.png", 200)):
         picture(tmp_path / "pictures" / name, shade)
     model, data = f"{tmp_path / 'model.py'}:make", str(tmp_path / "pictures")

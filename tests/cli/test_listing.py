@@ -5,7 +5,7 @@ import pytest
 
 import resitta
 from resitta.cli import main
-from resitta.describe import describe
+from resitta.cli.describe import describe
 from resitta.registry import get_method
 
 
@@ -41,7 +41,7 @@ def test_a_method_is_shown_whole_at_80_columns(name: str, capsys: pytest.Capture
 def test_defaults_and_presets_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "methods", "resitta")
     assert "imagenet (eta=0.05)" in text
-    for row in (["mature_age", "200"], ["anchor", "0.0"], ["renew", "none"], ["drop_outdated", "true"]):
+    for row in (["mature_age", "200"], ["anchor", "0.0"], ["reset_on_shift", "none"], ["drop_outdated", "true"]):
         assert row in [line.split()[:2] for line in text.splitlines()]
     assert "settings: none" in shown(capsys, "methods", "source")
 

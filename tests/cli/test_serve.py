@@ -9,8 +9,8 @@ from tests.tools import OWN_METHOD
 from torch import nn
 
 from resitta.cli import main
-from resitta.cli.serving import make_adapter
 from resitta.errors import BadSetting
+from resitta.serve.launch import make_adapter
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

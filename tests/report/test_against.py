@@ -6,11 +6,11 @@ import pytest
 from resitta.bench.paper import PAPER
 from resitta.bench.presets import TASKS
 from resitta.bench.record import RunRecord, settings_of
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
 from resitta.registry import create
 from resitta.report.against import dataset_of, notes, obstacles, printed_row
 from resitta.report.groups import grouped
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

@@ -6,11 +6,11 @@ import pytest
 
 from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, settings_of
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.registry import create
 from resitta.report.against import changed
 from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
 from resitta.report.identity import from_folder
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from resitta.bench.record import RunRecord
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
 from resitta.report.groups import by_domains, grouped, short
 from resitta.report.identity import from_folder
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]
@@ -109,7 +109,9 @@ def test_an_upgrade_is_not_averaged_away(make_run: MakeRun, make_identity: MakeI
 
 
 def test_what_is_empty_counts_as_absent(make_run: MakeRun, make_identity: MakeIdentity) -> None:
-    one = make_run(identity=make_identity(checkpoint=None, untrained=False, model_options={}), settings={"renew": None})
+    one = make_run(
+        identity=make_identity(checkpoint=None, untrained=False, model_options={}), settings={"reset_on_shift": None}
+    )
     two = make_run(seed=1, identity={k: v for k, v in make_identity().items() if k != "checkpoint"}, settings={})
     assert len(grouped([one, two])) == 1
     settings = [make_run(settings={"drop": drop}) for drop in (True, False)]

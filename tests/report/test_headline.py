@@ -3,10 +3,10 @@ from collections.abc import Callable
 import pytest
 
 from resitta.bench.record import RunRecord
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.report.groups import grouped
 from resitta.report.headline import headline, lead, rival, verb
 from resitta.report.palette import hero
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 

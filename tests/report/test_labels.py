@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from resitta import registry
-from resitta.bench.bench import Bench, Job
 from resitta.bench.presets import METHODS
 from resitta.bench.protocol import Domain, Protocol
 from resitta.bench.record import RunRecord
-from resitta.checks import tiny_network
+from resitta.bench.runner import Bench, Job
+from resitta.conformance import tiny_network
+from resitta.data.datasets import ArrayImages, ImageSet
 from resitta.methods import Source
 from resitta.report.labels import labels, title_of
-from resitta.streams.datasets import ArrayImages, ImageSet
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

@@ -9,10 +9,10 @@ import pytest
 
 from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, environment
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
 from resitta.report.experiments import Comparison
 from resitta.report.page import BankItem, Strip, write_page
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

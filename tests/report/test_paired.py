@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from resitta.bench.record import RunRecord
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.report.groups import Group, grouped
 from resitta.report.paired import best_two, bootstrap_interval, difference, verdict, verdicts
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

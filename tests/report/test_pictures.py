@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from resitta.components.entrobank import EntroBank
+from resitta.memory.entrobank import EntroBank
 from resitta.report.pictures import bank_items
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from resitta.bench.record import RunRecord, settings_of
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import UnknownName
 from resitta.registry import create
 from resitta.report.printing import FORMS, report_text
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

@@ -6,8 +6,8 @@ import pytest
 
 from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.report.tables import columns_of, error_table
-from resitta.streams.corruptions import CORRUPTIONS
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

@@ -12,10 +12,10 @@ from tests.serve.helpers import SIZE, TOKEN, until
 from torch import nn
 
 import resitta
+from resitta.serve.allowed_hosts import names_of
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
-from resitta.serve.names import names_of
-from resitta.serve.running import listen, make_server
+from resitta.serve.server import listen, make_server
 from resitta.serve.settings import Limits
 
 

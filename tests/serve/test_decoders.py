@@ -17,10 +17,10 @@ from tests.serve.helpers import SIZE, array, grey16, picture, scan_bomb
 from resitta.serve import decoders, forms
 from resitta.serve.decoders import Decoders
 from resitta.serve.engine import Engine
+from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder
 from resitta.serve.metrics import Metrics
-from resitta.serve.predicting import to_floats
-from resitta.serve.refused import Refused
+from resitta.serve.routes_predict import to_floats
 from resitta.serve.settings import Limits
 
 LARGE = 8000, 5000

@@ -15,8 +15,8 @@ import resitta
 from resitta.adapter import Adapter
 from resitta.errors import BadImages, BadSetting
 from resitta.serve.engine import Engine
+from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import Metrics
-from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.writer import REFRESH
 
@@ -235,7 +235,7 @@ def test_a_save_that_fails_is_told_and_tried_again(
     full = OSError(errno.ENOSPC, "No space left on device")
     with engine:
         with monkeypatch.context() as disk:
-            disk.setattr("resitta.state.atomic.os.fsync", raiser(full))
+            disk.setattr("resitta.checkpoint.atomic_write.os.fsync", raiser(full))
             engine.submit(images(8)).result(10)
             until(lambda: engine.stats()["failed_saves"] >= 3)
             with pytest.raises(Refused, match="could not be saved"):

@@ -4,17 +4,17 @@ import torch
 from torch import nn
 
 from resitta import Guard, adapt
-from resitta.events import GuardEnded, GuardFired
+from resitta.monitor.events import GuardEnded, GuardFired
 from resitta.serve.events import Events
 from resitta.serve.writer import guard_counts
 
 
 def test_a_reason_has_a_beginning_and_an_end(model: nn.Module) -> None:
     events, adapter = Events(), adapt(model)
-    events.notice(adapter, GuardFired(samples=9, reason="unknown", value=3, bound=0, action="skip"))
-    events.notice(adapter, GuardFired(samples=9, reason="drift", value=2.5, bound=1.5, action="rollback"))
-    events.notice(adapter, GuardEnded(samples=99, reason="unknown", found=706, lasted=1500))
-    events.notice(adapter, GuardEnded(samples=99, reason="drift", found=2, lasted=128))
+    events.on_event(adapter, GuardFired(samples=9, reason="unknown", value=3, bound=0, action="skip"))
+    events.on_event(adapter, GuardFired(samples=9, reason="drift", value=2.5, bound=1.5, action="rollback"))
+    events.on_event(adapter, GuardEnded(samples=99, reason="unknown", found=706, lasted=1500))
+    events.on_event(adapter, GuardEnded(samples=99, reason="drift", found=2, lasted=128))
     assert [event.text for event in events.newest()] == [
         "drift has ended: 2 steps in 128 samples",
         "unknown has ended: 706 images in 1500 samples",

@@ -14,11 +14,11 @@ from tests.serve.helpers import TOKEN, array, until
 from torch import Tensor, nn
 
 import resitta
-from resitta.components.entropy import entropy
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
-from resitta.serve.running import listen, make_server
+from resitta.serve.server import listen, make_server
 from resitta.serve.settings import Limits
+from resitta.training.entropy import entropy
 
 SIZE = 16
 HONEST, OTHER, HOSTILE = (f"127.0.0.{number}" for number in (1, 2, 3))

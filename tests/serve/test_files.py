@@ -9,8 +9,8 @@ from PIL import Image
 from tests.serve.helpers import grey16, picture, scan_bomb
 
 from resitta.serve import files
+from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder, TooMuchWork
-from resitta.serve.refused import Refused
 
 decoder = Decoder(size=10)
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from resitta.serve.forms import payloads
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 
 END = b"\r\n--x--\r\n"
 KIND = "multipart/form-data; boundary=x"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.serve.helpers import array, picture
 
+from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder, read_npy
-from resitta.serve.predicting import to_floats
-from resitta.serve.refused import Refused
+from resitta.serve.routes_predict import to_floats
 
 LIMITED = Decoder(size=10, max_images=4, max_pixels=100_000)
 

@@ -5,8 +5,8 @@ from tests.serve.helpers import images
 from torch import nn
 
 import resitta
-from resitta.components.network import Network
 from resitta.serve.published import Published, Publisher
+from resitta.training.network import Network
 
 
 def network_of(published: Published) -> Network:

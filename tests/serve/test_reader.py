@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from resitta.serve.http_errors import Refused
 from resitta.serve.reader import Answer, Reader
-from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits
 
 

@@ -20,7 +20,7 @@ from torch import nn
 import resitta
 from resitta.serve.engine import Engine
 from resitta.serve.events import Events
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 from resitta.serve.writer import Writer
@@ -29,10 +29,10 @@ Make = Callable[[], Engine]
 CHANGES = ["reset", "rollback"]
 FULL = OSError(errno.ENOSPC, "No space left on device")
 FAILURES = [
-    ("resitta.state.atomic.os.fsync", FULL, 507),
-    ("resitta.state.atomic._sync_folder", OSError(errno.EIO, "Input/output error"), 503),
-    ("resitta.state.atomic.Path.replace", PermissionError(errno.EACCES, "Permission denied"), 503),
-    ("resitta.state.store.seal", MemoryError(), 503),
+    ("resitta.checkpoint.atomic_write.os.fsync", FULL, 507),
+    ("resitta.checkpoint.atomic_write._sync_folder", OSError(errno.EIO, "Input/output error"), 503),
+    ("resitta.checkpoint.atomic_write.Path.replace", PermissionError(errno.EACCES, "Permission denied"), 503),
+    ("resitta.checkpoint.io.seal", MemoryError(), 503),
 ]
 """What fails and how, and the status of the answer."""
 
@@ -117,7 +117,7 @@ def test_a_restart_after_a_refused_change_recovers_the_old_state(
         teach(engine, 0, 1)
         engine.writer.inbox.ask(engine.writer.snapshot).result(10)
         before = adaptation(engine)
-        monkeypatch.setattr("resitta.state.atomic.os.fsync", fail(FULL))
+        monkeypatch.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         with pytest.raises(Refused):
             engine.writer.inbox.ask(getattr(engine.writer, name)).result(10)
     monkeypatch.undo()
@@ -129,7 +129,7 @@ def test_a_restart_after_a_refused_change_recovers_the_old_state(
 def test_images_that_wait_are_learned_from_after_a_refused_change(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with make() as engine:
         engine.submit(images(4)).result(10)  # half a batch waits
-        monkeypatch.setattr("resitta.state.atomic.os.fsync", fail(FULL))
+        monkeypatch.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         with pytest.raises(Refused):
             engine.writer.inbox.ask(engine.writer.reset).result(10)
         until(lambda: engine.writer.inbox.counters.learned == 4)
@@ -152,7 +152,7 @@ def test_http_says_507_and_serves_the_old_version(
     until(lambda: engine.writer.published.version == 1)
     assert holder.post("/snapshot").json()["version"] == 1
     with monkeypatch.context() as disk:
-        disk.setattr("resitta.state.atomic.os.fsync", fail(FULL))
+        disk.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         for path in ("/reset", "/rollback"):
             answer = holder.post(path)
             assert answer.status_code == 507
@@ -186,10 +186,10 @@ def kill_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 STEPS = {
     "resitta.serve.writer.Publisher.publish": False,
-    "resitta.state.atomic.secrets.token_hex": False,
-    "resitta.state.atomic.os.fsync": False,
-    "resitta.state.atomic.Path.replace": False,
-    "resitta.state.atomic._sync_folder": True,
+    "resitta.checkpoint.atomic_write.secrets.token_hex": False,
+    "resitta.checkpoint.atomic_write.os.fsync": False,
+    "resitta.checkpoint.atomic_write.Path.replace": False,
+    "resitta.checkpoint.atomic_write._sync_folder": True,
     "resitta.serve.writer.Inbox.empty": True,
 }
 """Where a process is killed, and whether its change is in force after that."""

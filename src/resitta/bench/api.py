@@ -11,18 +11,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from resitta.bench.bench import Job
 from resitta.bench.choice import choose
 from resitta.bench.jobs import run_jobs
 from resitta.bench.loop import Progress
 from resitta.bench.protocol import Course, OrderName, Protocol
-from resitta.bench.recipe import Recipe, device_of
 from resitta.bench.records import Records
+from resitta.bench.runner import Job
+from resitta.bench.spec import Recipe, device_of
+from resitta.data.corruptions import CORRUPTIONS
+from resitta.data.datasets import ArrayImages, ImageSet
+from resitta.data.orders import WithinSlot
 from resitta.errors import BadData, BadSetting
 from resitta.method import Method
-from resitta.streams.corruptions import CORRUPTIONS
-from resitta.streams.datasets import ArrayImages, ImageSet
-from resitta.streams.order import WithinSlot
 
 Arrays = tuple[npt.NDArray[Any] | Tensor, npt.ArrayLike | Tensor]
 """Images, N×H×W×3 or N×3×H×W, uint8 or floats in [0, 1], and their labels."""
@@ -79,11 +79,11 @@ def run(
         rerun: run again what is finished in `out`, and replace its records.
         device: by default that of the module, or the CPU.
         threads: of each run on the CPU. By default torch's own number, in workers of an engine one.
-        engine, workers, address: "processes" or "ray" run several jobs at a time; see `resitta.dist.engines.Engine`.
+        engine, workers, address: "processes" or "ray" run several jobs at a time; see `distributed.executors.Engine`.
         progress: makes a progress bar, to be called as `(done, total)`, of a title.
 
     >>> import numpy as np
-    >>> from resitta.checks import tiny_network
+    >>> from resitta.conformance import tiny_network
     >>> images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
     >>> records = run(tiny_network(), (images, np.arange(40) % 5), ["source", "resitta"], corruptions=["fog", "snow"])
     >>> [(record.method, record.domains, record.samples) for record in records]
@@ -91,7 +91,7 @@ def run(
     >>> print(records.table().splitlines()[0].split())
     ['Method', 'fog', 'snow', 'Avg']
     """
-    from resitta.dist.engines import Engine  # noqa: PLC0415  (engines build on this package)
+    from resitta.distributed.executors import Engine  # noqa: PLC0415  (engines build on this package)
 
     where = Engine(name=engine, workers=workers, address=address, threads=threads)
     chosen = choose(methods, preset=preset, settings=settings)

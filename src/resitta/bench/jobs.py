@@ -4,17 +4,17 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from resitta.bench.bench import Job
 from resitta.bench.loop import Progress
-from resitta.bench.recipe import Recipe
 from resitta.bench.records import Records
+from resitta.bench.runner import Job
+from resitta.bench.spec import Recipe
 
 Results = Iterator[tuple[Job, Any]]
 """Jobs in the order in which they finish, each with the content of its record."""
 
 
 class Place(Protocol):
-    """Where jobs run: `resitta.dist.engines.Engine`."""
+    """Where jobs run: `resitta.distributed.executors.Engine`."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ import torch
 from resitta.adapter import Adapter
 from resitta.bench.metrics import Metrics
 from resitta.bench.record import RunRecord, now, settings_of
-from resitta.streams.stream import Stream
+from resitta.data.streams import Stream
 
 Progress = Callable[[int, int], None]
 Watch = Callable[[Adapter, int], None]

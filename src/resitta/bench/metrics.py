@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resitta.components.entropy import entropy, log_probabilities
+from resitta.training.entropy import entropy, log_probabilities
 
 Floats = NDArray[np.float64]
 BINS = 15

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import UnknownName, near
-from resitta.streams.corruptions import CORRUPTIONS
 
 DATASETS = ("cifar10", "cifar100", "imagenet")
 

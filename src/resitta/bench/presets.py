@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from resitta import names
-from resitta.bench.bench import Job
 from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Protocol
+from resitta.bench.runner import Job
 from resitta.errors import UnknownName, near
 from resitta.method import Method
 from resitta.registry import create

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from resitta import names
+from resitta.data.corrupted import corrupted, evenly
+from resitta.data.corruptions import CORRUPTIONS, full_name
+from resitta.data.datasets import ImageSet, holds_corruptions, open_images
+from resitta.data.orders import WithinSlot, dirichlet, label_sorted, shuffled
+from resitta.data.streams import Order, Stream, continual, mixed
 from resitta.errors import BadSetting
 from resitta.settings import check_settings, setting
-from resitta.streams.corrupted import corrupted, evenly
-from resitta.streams.corruptions import CORRUPTIONS, full_name
-from resitta.streams.datasets import ImageSet, holds_corruptions, open_images
-from resitta.streams.order import WithinSlot, dirichlet, label_sorted, shuffled
-from resitta.streams.stream import Order, Stream, continual, mixed
 
 OrderName = names.OrderName
 Course = names.Course

@@ -12,12 +12,12 @@ from typing import Any
 
 from resitta.bench import api
 from resitta.bench.choice import ALL, by_method
-from resitta.bench.gold import gold_check
 from resitta.bench.jobs import DoubtfulRuns
 from resitta.bench.paper import PAPER, PaperRow
 from resitta.bench.presets import METHODS, TABLES, experiment
 from resitta.bench.record import RunRecord
 from resitta.bench.records import Records
+from resitta.bench.source_check import gold_check
 from resitta.errors import BadSetting
 from resitta.method import Method
 from resitta.report.experiments import Comparison, find_comparisons

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resitta.describe import describe
+from resitta.cli.describe import describe
 from resitta.errors import require
 from resitta.models import MODELS
 from resitta.registry import get_method, list_methods

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resitta.streams.corruptions import frost_texture_source, full_name, write_cifar_c, write_imagenet_c
-from resitta.streams.datasets import ImageSet, open_images
-from resitta.streams.fetch import fetch
+from resitta.data.corruptions import frost_texture_source, full_name, write_cifar_c, write_imagenet_c
+from resitta.data.datasets import ImageSet, open_images
+from resitta.data.download import fetch
 from resitta.terminal import Bar, bars, console
 
 

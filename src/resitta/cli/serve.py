@@ -96,7 +96,7 @@ def serve(
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):
         require(package, "serve")
-    from resitta.cli.serving import check_served, image_side, make_adapter, run_service  # noqa: PLC0415
+    from resitta.serve.launch import check_served, image_side, make_adapter, run_service  # noqa: PLC0415
 
     options = check_served(model, checkpoint, model_options, untrained=untrained)
     make = partial(

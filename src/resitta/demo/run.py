@@ -8,9 +8,13 @@ import torch
 from torch import nn
 
 from resitta.adapter import Adapter, adapt
-from resitta.bench.bench import weights_digest
 from resitta.bench.loop import run_stream
 from resitta.bench.record import RunRecord, environment, save
+from resitta.bench.runner import weights_digest
+from resitta.data.corruptions import CORRUPTIONS, SHORT, corrupt
+from resitta.data.datasets import ArrayImages
+from resitta.data.orders import dirichlet
+from resitta.data.streams import Stream, continual
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
 from resitta.report.formats import as_rich
 from resitta.report.groups import grouped
@@ -18,10 +22,6 @@ from resitta.report.page import write_page
 from resitta.report.paired import verdicts
 from resitta.report.pictures import Strip, bank_items
 from resitta.report.tables import error_table
-from resitta.streams.corruptions import CORRUPTIONS, SHORT, corrupt
-from resitta.streams.datasets import ArrayImages
-from resitta.streams.order import dirichlet
-from resitta.streams.stream import Stream, continual
 from resitta.terminal import Bar, bars, console
 
 METHODS = ("source", "bn", "tent", "rotta", "resitta")

@@ -6,10 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.network import Network, Trained
 from resitta.method import Learner, Method, Needs
+from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.registry import register
+from resitta.training.network import Network, Trained
 
 
 @register("bn")
@@ -21,7 +21,7 @@ class BatchNormAdapt(Method):
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
-        "Robustness under Covariate Shift. 2020."
+        "Robustness under Covariate DomainShiftDetector. 2020."
     )
 
     @property

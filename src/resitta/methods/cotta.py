@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.network import Network, Trained
-from resitta.components.optimizer import Adam
-from resitta.components.randomness import device_generator
-from resitta.components.self_training import follow, seeded_view, soft_cross_entropy
-from resitta.components.views import View
 from resitta.method import Learner, Method, Needs
+from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.network import Network, Trained
+from resitta.training.optimizer import Adam
+from resitta.training.randomness import device_generator
+from resitta.training.self_training import follow, seeded_view, soft_cross_entropy
+from resitta.training.strong_view import View
 
 
 @register("cotta")

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resitta.components.entropy import log_probabilities
-from resitta.components.features import penultimate
-from resitta.components.network import Network, Trained
 from resitta.method import Learner, Method, Needs
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.entropy import log_probabilities
+from resitta.training.features import penultimate
+from resitta.training.network import Network, Trained
 
 Affinity = Literal["knn", "rbf", "linear"]
 

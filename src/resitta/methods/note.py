@@ -7,15 +7,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import updating_statistics
-from resitta.components.entropy import entropy
-from resitta.components.instance_aware_bn import InstanceAwareBN
-from resitta.components.network import Network
-from resitta.components.optimizer import Adam
-from resitta.components.pbrs import PBRS
+from resitta.memory.pbrs import PBRS
 from resitta.method import Learner, Method
+from resitta.norm.bn_layers import updating_statistics
+from resitta.norm.instance_aware_bn import InstanceAwareBN
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.entropy import entropy
+from resitta.training.network import Network
+from resitta.training.optimizer import Adam
 
 
 @register("note")
@@ -62,7 +62,7 @@ class NOTELearner(Learner):
         """Only when enough samples have come."""
         return self.bank.due(len(images), every=self.method.update_every)
 
-    def absorb(self, images: Tensor, logits: Tensor) -> None:
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
         """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.network import Network, Trained
-from resitta.components.optimizer import Adam
 from resitta.method import Learner, Method, Needs
+from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.network import Network, Trained
+from resitta.training.optimizer import Adam
 
 
 @register("pl")

@@ -8,19 +8,19 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
-from resitta.components.indexed_entrobank import IndexedEntroBank
-from resitta.components.network import Network, Trained
-from resitta.components.resibn import ResiBN, align, return_to_source
-from resitta.components.robust_bn import RobustBN
-from resitta.components.self_training import SelfTraining, seeded_view
-from resitta.components.shift import Shift
-from resitta.components.storage import Place, Storage
-from resitta.components.views import View
 from resitta.errors import BadSetting
+from resitta.memory.indexed_entrobank import IndexedEntroBank
+from resitta.memory.storage import Place, Storage
 from resitta.method import Learner, Method
+from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
+from resitta.norm.resibn import ResiBN, align, return_to_source
+from resitta.norm.robust_bn import RobustBN
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.domain_shift import DomainShiftDetector
+from resitta.training.network import Network, Trained
+from resitta.training.self_training import SelfTraining, seeded_view
+from resitta.training.strong_view import View
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,9 @@ class ResiTTA(Method):
     [0, 1]; None is the paper's. `per_sample`: draw the paper's view anew for each image instead of once per batch.
 
     Beyond the paper: `anchor` draws what the student learns back to the source by this share after each step, for
-    streams without an end. `renew` begins the bank and the statistics anew whenever the look of the images turns by so
-    many standard deviations, for streams whose domains change at once; 2 is a good value (see `Shift`).
+    streams without an end. `reset_on_shift` clears the bank and returns the statistics to the source when the images
+    shift by so many standard deviations, for streams with abrupt changes of domain; 2 is a good value (see
+    `DomainShiftDetector`).
 
     For less memory, with the same results: `micro_batch` trains on so many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
@@ -75,7 +76,7 @@ class ResiTTA(Method):
     anchor: float = setting(
         0.0, at_least=0, at_most=1, doc="pulls the student toward the source weights by this factor after each step"
     )
-    renew: float | None = setting(
+    reset_on_shift: float | None = setting(
         None, above=0, doc="restart bank and statistics when the images shift by so many standard deviations"
     )
     micro_batch: int | None = setting(None, at_least=1, doc="train on so many samples at a time: less memory")
@@ -88,8 +89,10 @@ class ResiTTA(Method):
             raise BadSetting(
                 f"micro_batch needs norm='resibn', found {self.norm!r}: its gradient flows through batches"
             )
-        if self.renew is not None and self.norm != "resibn":
-            raise BadSetting(f"renew needs norm='resibn', found {self.norm!r}: it does not know the source statistics")
+        if self.reset_on_shift is not None and self.norm != "resibn":
+            raise BadSetting(
+                f"reset_on_shift needs norm='resibn', found {self.norm!r}: it does not know the source statistics"
+            )
 
     @property
     def trains(self) -> Trained:
@@ -124,7 +127,7 @@ class ResiTTALearner(Learner):
             micro_batch=method.micro_batch,
             anchor=method.anchor,
         )
-        self.shift = None if method.renew is None else Shift(method.renew)
+        self.shift = None if method.reset_on_shift is None else DomainShiftDetector(method.reset_on_shift)
         self.bank = IndexedEntroBank(
             method.capacity,
             storage=Storage(network, place=method.bank_device, as_bytes=method.bank_bytes),
@@ -136,7 +139,7 @@ class ResiTTALearner(Learner):
             compare_uncertainty=method.compare_uncertainty,
         )
 
-    def deployed(self) -> Network | None:
+    def exportable_network(self) -> Network | None:
         """The teacher, whose statistics are ordinary running statistics unless AdBN takes them from each batch."""
         return None if self.method.norm == "adbn" else self.networks.teacher
 
@@ -150,15 +153,15 @@ class ResiTTALearner(Learner):
             self.shift is not None and self.shift.due(len(images))
         )
 
-    def absorb(self, images: Tensor, logits: Tensor) -> None:
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
         """Fill the bank, and update whenever `update_every` further samples have come."""
         begun = None if self.shift is None else self.shift(self.networks.teacher.pixels(images))
         if begun is not None:
-            self.begin_anew(self.bank.clock + begun + 1)
+            self.reset_domain(self.bank.clock + begun + 1)
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
 
-    def begin_anew(self, birth: int) -> None:
+    def reset_domain(self, birth: int) -> None:
         """Forget the domain that ended before the `birth`-th sample, but not what the networks learned in it."""
         logger.info("after %d samples another domain has begun: bank and statistics begin anew", birth - 1)
         self.bank.forget_before(birth)
@@ -171,7 +174,7 @@ class ResiTTALearner(Learner):
 
     def update(self) -> None:
         """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
-        samples = self.networks.union.begin(self.bank.samples)
+        samples = self.networks.reduction.begin(self.bank.samples)
         if samples is None:
             return
         self.replay(self.learn, samples, self.networks.strong(samples))

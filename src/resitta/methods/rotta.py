@@ -7,14 +7,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.cstu import CSTU
-from resitta.components.network import Network
-from resitta.components.robust_bn import RobustBN
-from resitta.components.self_training import SelfTraining, seeded_view
-from resitta.components.views import View
+from resitta.memory.cstu import CSTU
 from resitta.method import Learner, Method
+from resitta.norm.robust_bn import RobustBN
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.network import Network
+from resitta.training.self_training import SelfTraining, seeded_view
+from resitta.training.strong_view import View
 
 
 @register("rotta")
@@ -61,7 +61,7 @@ class RoTTALearner(Learner):
         self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu, channels_last=True)
         self.bank = CSTU(method.capacity)
 
-    def deployed(self) -> Network:
+    def exportable_network(self) -> Network:
         """The teacher."""
         return self.networks.teacher
 
@@ -73,14 +73,14 @@ class RoTTALearner(Learner):
         """Only when enough samples have come."""
         return self.bank.due(len(images), every=self.method.update_every)
 
-    def absorb(self, images: Tensor, logits: Tensor) -> None:
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
         """Fill the memory, and update whenever `update_every` further samples have come."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
 
     def update(self) -> None:
         """One adaptation on everything in the memory; recent samples weigh more."""
-        samples = self.networks.union.begin(self.bank.samples)
+        samples = self.networks.reduction.begin(self.bank.samples)
         if samples is None:
             return
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here

@@ -6,9 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.network import Network, Trained
 from resitta.method import Learner, Method, Needs
 from resitta.registry import register
+from resitta.training.network import Network, Trained
 
 
 @register("source")
@@ -42,6 +42,6 @@ class SourceLearner(Learner):
 
     step = predict
 
-    def deployed(self) -> Network:
+    def exportable_network(self) -> Network:
         """The source network itself."""
         return self.network

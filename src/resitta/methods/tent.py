@@ -6,13 +6,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.components.bn_layers import BatchStatisticsBN
-from resitta.components.entropy import entropy
-from resitta.components.network import Network
-from resitta.components.optimizer import Adam
 from resitta.method import Learner, Method, Needs
+from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.registry import register
 from resitta.settings import setting
+from resitta.training.entropy import entropy
+from resitta.training.network import Network
+from resitta.training.optimizer import Adam
 
 
 @register("tent")

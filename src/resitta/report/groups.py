@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from resitta.bench.record import RunRecord
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
 from resitta.report.identity import FOLDER, experiment, task
 from resitta.report.labels import labels, title_of
-from resitta.streams.corruptions import CORRUPTIONS
 
 
 @dataclass(frozen=True)

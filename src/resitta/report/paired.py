@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from resitta.data.corruptions import CORRUPTIONS
 from resitta.report.groups import Group
-from resitta.streams.corruptions import CORRUPTIONS
 
 FEWEST = 5
 """With fewer domains and fewer seeds than this, resampling says nothing and no interval is given."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resitta.components.memory import Memory
+from resitta.memory.memory import Memory
 from resitta.report.png import Pixels, to_pixels
 
 

@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 
-from resitta.serve.control import Control
+from resitta.serve.allowed_hosts import AllowedHosts
 from resitta.serve.engine import Engine
-from resitta.serve.names import OnlyTo
+from resitta.serve.error_responses import add_refusals
 from resitta.serve.pages import add_pages
-from resitta.serve.predicting import Predicting
-from resitta.serve.refusing import add_refusals
+from resitta.serve.routes_admin import Control
+from resitta.serve.routes_predict import Predicting
 from resitta.serve.security import check_site, token_holder
 from resitta.serve.settings import Resize
 
@@ -43,6 +43,6 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
     add_pages(app)
     add_refusals(app, predicting.metrics)
     if names is not None:
-        app.add_middleware(OnlyTo, names=names, metrics=predicting.metrics)
+        app.add_middleware(AllowedHosts, names=names, metrics=predicting.metrics)
     app.openapi()  # is kept; made when it is asked for, it would hold up the event loop
     return app

@@ -1,5 +1,5 @@
 """One service per folder of states: the lock that an `Autosave` takes, too."""
 
-from resitta.state.claim import Claim
+from resitta.checkpoint.state_lock import Claim
 
 __all__ = ["Claim"]

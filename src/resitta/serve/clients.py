@@ -9,7 +9,7 @@ import ipaddress
 
 from fastapi import Request
 
-from resitta.serve.names import name_in
+from resitta.serve.allowed_hosts import name_in
 from resitta.serve.security import same
 
 PREFIX = 64

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from resitta.serve.forms import payloads
+from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder, TooMuchWork
-from resitta.serve.refused import Refused
 
 REQUEST = struct.Struct("<HQ")
 """The bytes of the content type and of the body, which follow."""

@@ -26,9 +26,9 @@ from resitta.errors import WorkerLost
 from resitta.serve import files
 from resitta.serve.decode_worker import ELSEWHERE, FLOATS, OK, REPLY, REQUEST, Job
 from resitta.serve.forms import RAW, kind_of
+from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder, TooMuchWork
 from resitta.serve.metrics import Metrics
-from resitta.serve.refused import Refused
 from resitta.serve.settings import Limits, Resize
 
 PLAIN_BODY, PLAIN_WORK = 2**17, 2**18

@@ -5,8 +5,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resitta.events import GuardEnded, GuardFired
-from resitta.watch import Watcher
+from resitta.monitor.callbacks import Callback
+from resitta.monitor.events import GuardEnded, GuardFired
 
 if TYPE_CHECKING:
     from resitta.adapter import Adapter
@@ -23,8 +23,8 @@ class Event:
     text: str
 
 
-class Events(Watcher):
-    """The last events. Any thread may add one; as a watcher it adds what a guard does.
+class Events(Callback):
+    """The last events. Any thread may add one; as a callback it adds what a guard does.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -39,7 +39,7 @@ class Events(Watcher):
         """Note that something happened now."""
         self._events.append(Event(time.time(), kind, text))
 
-    def notice(self, adapter: "Adapter", event: object) -> None:
+    def on_event(self, adapter: "Adapter", event: object) -> None:
         """Note that a guard of the adapter has fired, and that its reason has ended."""
         if isinstance(event, GuardFired):
             self.add("guard", _sentence(event))

@@ -10,7 +10,7 @@ import struct
 
 from PIL import Image
 
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 
 SCANS = 32
 """Scans of a JPEG: libjpeg writes 6 (grey), 10 (YCbCr), 14 (RGB) or 18 (CMYK) into a progressive one."""

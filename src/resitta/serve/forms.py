@@ -6,7 +6,7 @@ import json
 import re
 from email.message import Message
 
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 
 RAW = ("image/jpeg", "image/png", "image/webp", "application/x-npy", "application/octet-stream")
 JSON = "application/json"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from resitta.serve import files
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 
 NPY_MAGIC = b"\x93NUMPY"
 FORMATS = ("JPEG", "PNG", "WEBP")

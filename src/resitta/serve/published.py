@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from resitta.adapter import Adapter
-from resitta.background import learned
-from resitta.components.network import Network
 from resitta.errors import NotExportable
 from resitta.method import Learner
+from resitta.runtime.background import learned
+from resitta.training.network import Network
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Publisher:
     Building a network takes far longer than copying the few tensors that learning moves.
 
     >>> import resitta
-    >>> from resitta.checks import tiny_network
+    >>> from resitta.conformance import tiny_network
     >>> publisher = Publisher(resitta.adapt(tiny_network(), "resitta"))
     >>> publisher.publish(version=1).version
     1
@@ -43,7 +43,7 @@ class Publisher:
     def publish(self, version: int) -> Published:
         """Copy the network that predicts, as it is now."""
         learner = self.adapter.learner
-        teacher = learner.deployed()
+        teacher = learner.exportable_network()
         if teacher is None or not absorbs(learner):
             return Published(version, exported(self.adapter))
         network = self._unused.pop() if self._unused else self.adapter.source.fork(self.adapter.method.trains)
@@ -55,7 +55,7 @@ class Publisher:
 
 def absorbs(learner: Learner) -> bool:
     """Whether a learner can learn from what a copy of its teacher has predicted."""
-    return type(learner).absorb is not Learner.absorb
+    return type(learner).learn_from is not Learner.learn_from
 
 
 def exported(adapter: Adapter) -> Network | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
 
 Predict = Callable[[Tensor, list[str]], tuple[Tensor, int, list[bool]]]

@@ -6,7 +6,7 @@ import time
 
 from resitta.adapter import Adapter
 from resitta.serve.events import Events
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 from resitta.serve.storage import StateFolder
 
 logger = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from resitta.serve.bodies import Base64Images
 from resitta.serve.forms import JSON, MULTIPART, RAW
+from resitta.serve.request_body import Base64Images
 from resitta.serve.settings import Limits
 
 

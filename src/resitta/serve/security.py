@@ -12,7 +12,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from resitta.errors import BadSetting
-from resitta.serve.refused import Refused
+from resitta.serve.http_errors import Refused
 
 SHORTEST = 16
 PORTS = {"http": 80, "https": 443}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from resitta.adapter import Adapter
+from resitta.checkpoint.autosave import NAME, saved
 from resitta.errors import BadState
-from resitta.state.autosave import NAME, saved
 
 logger = logging.getLogger(__name__)
 

@@ -21,17 +21,17 @@ from torch import Tensor
 
 from resitta.adapter import Adapter
 from resitta.errors import BadState
-from resitta.guard.sentry import Reason
 from resitta.method import Learner
+from resitta.monitor.guard.guard_callback import Reason
+from resitta.serve.client_screening import Voices
 from resitta.serve.events import Events, Kind
-from resitta.serve.inbox import Inbox, Taken
+from resitta.serve.http_errors import Refused
+from resitta.serve.learn_queue import Inbox, Taken
+from resitta.serve.memory_quotas import Shares
 from resitta.serve.published import Publisher, absorbs
-from resitta.serve.refused import Refused
 from resitta.serve.saving import Saver, not_saved
 from resitta.serve.settings import Limits
-from resitta.serve.shares import Shares
 from resitta.serve.storage import StateFolder
-from resitta.serve.voices import Voices
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Writer:
         self.stats, self.guard_fired = adapter.stats, guard_counts(adapter)
         self.voices, self.shares = Voices(adapter, events, most=limits.clients), Shares()
         self.clients = self.voices.listing()
-        adapter.watch(events)
+        adapter.add_callback(events)
         self._met: Learner | None = None
         self._looking_fails = False
         self._look_due = 0.0
@@ -208,7 +208,7 @@ class Writer:
                 self.adapter(images)
                 self._met = learner
                 return
-            with self.adapter.turn:
+            with self.adapter.lock:
                 self.adapter.learn(images, logits)
 
     def _answer(self, images: Tensor, heard: Tensor, clients: Sequence[str]) -> Tensor:

@@ -1,0 +1,74 @@
+"""Names and modules of resitta before 0.1: they work for one release, with a warning that names the new one."""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+NAMES = {"Watcher": "resitta.Callback", "watch": "resitta.monitor.callbacks", "checks": "resitta.conformance"}
+"""Attributes of the package."""
+
+MODULES = {
+    "resitta.watch": "resitta.monitor.callbacks",
+    "resitta.events": "resitta.monitor.events",
+    "resitta.guard": "resitta.monitor.guard",
+    "resitta.stats": "resitta.monitor.stats",
+    "resitta.checks": "resitta.conformance",
+    "resitta.registry": "resitta.method",
+    "resitta.settings": "resitta.method",
+    "resitta.state": "resitta.checkpoint",
+    "resitta.streams": "resitta.data",
+    "resitta.dist": "resitta.distributed",
+}
+"""Modules and packages, each with all that is in it under its present name."""
+
+
+def warn(old: str, new: str) -> None:
+    """Say once per place that `old` is called `new` now."""
+    warnings.warn(f"{old} is now {new}; the old name will be removed in 0.2", DeprecationWarning, stacklevel=4)
+
+
+def find(name: str) -> Any:
+    """Return an attribute of the package by its old name."""
+    new = NAMES[name]
+    warn(f"resitta.{name}", new)
+    if new == "resitta.Callback":
+        return importlib.import_module("resitta.monitor.callbacks").Callback
+    return importlib.import_module(new)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the present module under the old name."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if _present(name) else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leave it to Python: what it makes is replaced below."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = _present(module.__name__)
+        assert new is not None  # or find_spec would have returned None
+        warn(module.__name__, new)
+        sys.modules[module.__name__] = importlib.import_module(new)
+
+
+def _present(name: str) -> str | None:
+    """The present name of an old module or of one below it.
+
+    >>> _present("resitta.state.autosave")
+    'resitta.checkpoint.autosave'
+    """
+    for old, new in MODULES.items():
+        if name == old or name.startswith(f"{old}."):
+            return new + name.removeprefix(old)
+    return None
+
+
+sys.meta_path.append(_Finder())

@@ -1,0 +1,1 @@
+"""Faster and smaller versions of plain paths, which stay beside them."""

@@ -1,0 +1,161 @@
+"""Replay: work on a CUDA device is launched kernel by kernel at first, then recorded once and launched as a whole.
+
+A small network spends more time launching kernels than computing. A recorded graph is launched in one go, but it
+reads and writes the very memory it was recorded with; hence the rules for a function that is replayed:
+
+- it works on tensors alone and never waits for the device (no `.item()`, no `if` on a value);
+- what it changes, it changes in place; what it returns is overwritten by the next replay, of whatever function of the
+  same `Replay`, since all its recordings share the memory they work in: what lies in between, the places of inputs of
+  one shape, and the first of these for a result of that shape. So a chain of functions works in one place.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from resitta.runtime.locks import LockRank, new_lock
+
+logger = logging.getLogger(__name__)
+
+Call = Callable[..., Tensor]
+"""How a function of tensors is called: `call(function, *tensors)`."""
+
+WARM_UP = 2
+"""How often work is launched as usual before it is recorded: libraries choose their kernels meanwhile."""
+MOST = 16
+"""How many recordings one object keeps; further shapes are launched as usual."""
+RECORDING = new_lock(LockRank.MOMENT)
+"""Threads record one at a time: all do it in the same streams."""
+
+
+def call_directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Return `function(*inputs)`, as a `Replay` does where there is nothing to record.
+
+    >>> call_directly(torch.square, torch.tensor([3.0]))
+    tensor([9.])
+    """
+    return function(*inputs)
+
+
+def traits(value: Tensor) -> tuple[Any, ...]:
+    """All that a recording knows of a tensor but its values and where they lie.
+
+    >>> traits(torch.ones(2)) == traits(torch.zeros(2)), traits(torch.ones(2)) == traits(torch.ones(3))
+    (True, False)
+    """
+    return value.shape, value.dtype, value.stride(), value.device
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A graph, the tensors it reads, and the one it leaves its result in."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    result: Tensor
+
+    def replay(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Run the graph on other inputs of the same shapes."""
+        fill(self.inputs, inputs)
+        self.graph.replay()
+        return self.result
+
+
+def fill(places: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
+    """Copy each value to its place; one that lies in the place of another is saved from it first.
+
+    >>> a, b = torch.tensor([1.0]), torch.tensor([2.0])
+    >>> fill((a, b), (torch.tensor([3.0]), a))
+    >>> a, b
+    (tensor([3.]), tensor([1.]))
+    """
+    moves = [(place, value) for place, value in zip(places, values, strict=True) if value is not place]
+    saved = [value.clone() if any(value is place for place in places) else value for _, value in moves]
+    for (place, _), value in zip(moves, saved, strict=True):
+        place.copy_(value, non_blocking=True)
+
+
+class Replay(nn.Module):
+    """Calls functions of tensors; from the third time on with the same shapes, on a CUDA device, as recordings.
+
+    Anywhere else, and whenever recording fails, the function is called as it is. It is a module without state so
+    that moving or loading whatever it is part of, which may exchange tensors, makes it forget its recordings.
+
+    >>> replay = Replay()
+    >>> replay(torch.square, torch.tensor([3.0]))
+    tensor([9.])
+    """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+            """Return `function(*inputs)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enabled = True
+        self.forget()
+
+    def forget(self) -> None:
+        """Record anew from here on."""
+        self._calls: Counter[Any] = Counter()
+        self._recordings: dict[Any, Recording] = {}
+        self._places: dict[Any, Tensor] = {}
+        self._pool: Any = None
+
+    def forward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Return `function(*inputs)`; keep a copy of the result if it has to outlive the next call."""
+        if not self.enabled or not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
+            return function(*inputs)
+        key = (function.__name__, torch.is_grad_enabled(), *map(traits, inputs))
+        if key not in self._recordings:
+            self._calls[key] += 1
+            if self._calls[key] != WARM_UP + 1 or len(self._recordings) >= MOST:
+                return function(*inputs)
+            recording = self._record(function, inputs)
+            if recording is None:
+                return function(*inputs)
+            self._recordings[key] = recording
+        return self._recordings[key].replay(inputs)
+
+    def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording | None:
+        places = tuple(self._place(index, value) for index, value in enumerate(inputs))
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(inputs[0].device)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        try:
+            with RECORDING, torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+                result = function(*places)
+                if traits(result) == traits(places[0]) and not result.requires_grad:
+                    result = places[0].copy_(result)
+        except Exception as error:  # a model may do anything; what does not record still runs as it is
+            reason = str(error).partition("\n")[0]
+            logger.info("%s is not recorded as a CUDA graph: %s", function.__name__, reason)
+            torch.cuda.synchronize()
+            torch.cuda.set_stream(stream)  # a recording that cannot be ended stays in its own
+            self._pool = None  # and may have left something there
+            return None
+        return Recording(graph, places, result)
+
+    def _place(self, index: int, value: Tensor) -> Tensor:
+        """The place of all inputs that come at this index and look like this one."""
+        key = index, traits(value)
+        if key not in self._places:
+            self._places[key] = torch.empty_like(value)
+        return self._places[key]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Replay":
+        self.forget()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle everything but the recordings."""
+        return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_places": {}, "_pool": None}

@@ -1,0 +1,97 @@
+"""Lean training passes: keep less memory for the way back, with the same results.
+
+Autograd keeps the input of every convolution for the gradient of its weight, which nobody asks for when only the
+normalisation layers are trained, and the result of every ReLU, of which the way back needs to know only where it is
+positive. Behind a normalisation, which keeps its own input, even that can be computed anew.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from resitta.accel import frozen_bn as fixed_norm
+
+CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
+RELUS = {F.relu, torch.relu, Tensor.relu}
+RELUS_IN_PLACE = {F.relu_, Tensor.relu_}
+
+
+class Lean(TorchFunctionMode):
+    """Keep nothing of the input of convolutions with frozen weights, and of a ReLU one byte per value, or nothing.
+
+    >>> x, weight = torch.tensor([[[1.0, -2.0]]], requires_grad=True), torch.tensor([[[3.0]]])
+    >>> with Lean():
+    ...     y = F.conv1d(x.relu(), weight)
+    >>> torch.autograd.grad(y.sum(), x)
+    (tensor([[[3., 0.]]]),)
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call an operation, with another way of keeping what it saves."""
+        kwargs = kwargs or {}
+        if func in RELUS | RELUS_IN_PLACE:
+            return _relu(*args, **kwargs, in_place=func in RELUS_IN_PLACE)
+        if func in CONVOLUTIONS:
+            weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
+            if not weight.requires_grad:
+                with saved_tensors_hooks(_shell_unless(weight.shape), _unpack):
+                    return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _relu(input: Tensor, inplace: bool = False, *, in_place: bool = False) -> Tensor:
+    """Stand in for torch's functions of that name, whose argument is called `input`."""
+    in_place = inplace or in_place
+    if in_place and input._is_view():  # torch allows that to its own operations alone
+        return input.relu_()
+    result: Tensor = LeanReLU.apply(input, in_place)  # type: ignore[no-untyped-call]
+    return result
+
+
+class LeanReLU(torch.autograd.Function):
+    """max(x, 0), which keeps where it is positive, unless x can be computed anew."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, in_place: bool) -> Tensor:
+        """Cut off below zero."""
+        ctx.node = x.grad_fn if fixed_norm.made(x) else None
+        result = x.relu_() if in_place else x.relu()
+        if in_place:
+            ctx.mark_dirty(x)
+        if ctx.node is None:
+            ctx.save_for_backward(result > 0)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Let the gradient through where x was positive."""
+        if ctx.node is not None:
+            return torch.ops.aten.threshold_backward(grads[0], fixed_norm.again(ctx.node), 0), None
+        (positive,) = ctx.saved_tensors
+        # Dropout's way back lets a mask decide as well, and takes half the time of torch.where.
+        return torch.ops.aten.native_dropout_backward(grads[0], positive, 1.0), None
+
+
+Unpack = Callable[[], Tensor]
+"""What is kept of a tensor: how to make one that does its service."""
+
+
+def _unpack(kept: Unpack) -> Tensor:
+    return kept()
+
+
+def _shell_unless(weight: torch.Size) -> Callable[[Tensor], Unpack]:
+    """Keep the weight; of the input, of which the gradient of the input needs no value, only how it lies in memory."""
+
+    def pack(saved: Tensor) -> Unpack:
+        if saved.shape == weight:
+            return lambda: saved
+        size, stride, dtype, device = saved.shape, saved.stride(), saved.dtype, saved.device
+        return lambda: torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+    return pack

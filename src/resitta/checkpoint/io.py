@@ -1,0 +1,127 @@
+"""What a state file says beside the state itself: the method with its settings, the options, the source model."""
+
+import dataclasses
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resitta.checkpoint.atomic_write import write_atomically
+from resitta.checkpoint.format import read, seal
+from resitta.errors import BadState
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
+
+logger = logging.getLogger(__name__)
+FORMAT = 1
+ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, "model": dict, "state": dict}
+StatePath = str | os.PathLike[str]
+OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
+"""The options that are saved as they are."""
+KEPT = ("seed", "precision", "non_finite", "guard")
+"""The options that an adapter keeps when it goes on from a file of another."""
+
+
+def save(adapter: "Adapter", path: StatePath) -> None:
+    """Write everything about an adapter but its source model, at once or not at all."""
+    write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
+
+
+def restore(adapter: "Adapter", path: StatePath) -> None:
+    """Continue from a file. One that does not fit leaves the adapter as it was.
+
+    Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
+    (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
+    that differ.
+    """
+    document = read_document(path)
+    check_model(adapter, document, path)
+    described = describe(adapter)
+    saved, own = _nature(document), _nature(described)
+    for name in own:
+        if saved.get(name) != own[name]:
+            found = f"saved with {name} {saved.get(name)}, this adapter has {own[name]}"
+            raise BadState(f"{path} was {found}; use resitta.load(model, path)")
+    adapter.load_state_dict(document["state"])
+    _tell_differences(document, described, path)
+
+
+def describe(adapter: "Adapter") -> dict[str, Any]:
+    """Say what a state belongs to. Functions are only named: a file cannot hold them."""
+    import resitta  # noqa: PLC0415  (the version lives in the package itself)
+
+    settings = {field.name: getattr(adapter.method, field.name) for field in dataclasses.fields(adapter.method)}
+    options = {name: getattr(adapter.options, name) for name in OPTIONS}
+    return {
+        "format": FORMAT,
+        "resitta": resitta.__version__,
+        "method": adapter.method.name,
+        "settings": _without_functions(settings),
+        "options": {**_without_functions(options), "normalized": _normalized(adapter)},
+        "guard": None if adapter.guard is None else dataclasses.asdict(adapter.guard.guard),
+        "functions": [name for name, value in {**settings, **options}.items() if callable(value)],
+        "model": {"structure": adapter.fingerprint.structure, "content": adapter.fingerprint.content},
+    }
+
+
+def read_document(path: StatePath) -> dict[str, Any]:
+    """Read a file and insist on a format that this version knows."""
+    document = read(Path(path))
+    found, version = document.get("format"), document.get("resitta")
+    if isinstance(found, int) and found > FORMAT:
+        raise BadState(f"{path} has format {found} of resitta {version}, this one reads up to {FORMAT}; upgrade it")
+    wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
+    if wrong:
+        raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
+    return document
+
+
+def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -> None:
+    """Insist on the very model that the state was saved with."""
+    structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
+    if structure != adapter.fingerprint.structure:
+        raise BadState(f"{path} was saved with another model (other names or shapes); load it with that one")
+    if content != adapter.fingerprint.content:
+        raise BadState(f"{path} was saved with other weights or another precision of this model; load those first")
+
+
+def _nature(document: dict[str, Any]) -> dict[str, str]:
+    """What two adapters must have in common to continue each other's state, in words."""
+    options = {name: document["options"].get(name) for name in ("output", "normalized")}
+    shared = {"method": document["method"], **document["settings"], **options}
+    functions = dict.fromkeys(map(str, document["functions"]), "a function")
+    return {**{name: repr(value) for name, value in shared.items()}, **functions}
+
+
+def _tell_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
+    """Warn of options that do not belong to the state: the adapter keeps its own, and so may go on differently."""
+    saved, ours = ({**found["options"], "guard": found.get("guard")} for found in (document, own))
+    for name in KEPT:
+        values = saved.get(name), ours[name]
+        if name == "guard" and not all(isinstance(value, dict) for value in values):
+            continue  # that there is none in the file, or none here, is told by who loads its state
+        theirs, kept = _in_short(*values), _in_short(*values[::-1])
+        if theirs != kept:
+            logger.warning("%s was saved with %s %s, this adapter keeps its own: %s", path, name, theirs, kept)
+
+
+def _in_short(value: Any, other: Any) -> str:
+    """A value in words; of a guard's settings only those that differ from another's.
+
+    >>> _in_short({"window": 9, "action": "warn"}, {"window": 8, "action": "warn"})
+    'window=9'
+    """
+    if not isinstance(value, dict) or not isinstance(other, dict):
+        return repr(value)
+    words, others = ([f"{name}={setting!r}" for name, setting in each.items()] for each in (value, other))
+    return ", ".join(word for word in words if word not in others)
+
+
+def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
+def _normalized(adapter: "Adapter") -> tuple[list[float], list[float]] | None:
+    mean, std = adapter.source.mean, adapter.source.std
+    return None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())

@@ -1,0 +1,56 @@
+"""Runs the suite."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resitta.conformance.promises import CHECKS
+from resitta.conformance.subject import Subject, spread_images, spread_network
+from resitta.errors import BadSetting, NonConformant
+from resitta.method import Method
+from resitta.registry import create
+
+
+def check_method(
+    method: str | Method,
+    *,
+    model: nn.Module | None = None,
+    images: Tensor | None = None,
+    shape: tuple[int, int, int] = (3, 16, 16),
+    device: str = "cpu",
+    **options: Any,
+) -> tuple[str, ...]:
+    """Run the whole suite on a method and return the names of the checks it passed.
+
+    Args:
+        method: a registered name, or a method with its settings.
+        model: a classifier of your own to check with; by default a small convolutional one that is certain of some
+            images and uncertain of others, so that a method that selects samples has something to select.
+        images: N×C×H×W in [0, 1] for your model, used again and again in this order; by default random ones.
+        shape: channels, height and width of the random images.
+        device: where to run.
+        options: further options of `adapt` that the model needs, such as `output=` or `normalized=`.
+
+    Raises:
+        NonConformant: names the promise that was broken and how.
+    """
+    chosen, place = create(method), torch.device(device)
+    pool = spread_images(400, shape) if images is None else _checked(images)
+    network = spread_network(pool.shape[1]) if model is None else copy.deepcopy(model)
+    subject = Subject(chosen, network.to(place).eval(), pool.to(place), place, options)
+    for check in CHECKS:
+        try:
+            with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+                check(subject)
+        except NonConformant as error:
+            raise NonConformant(f"{chosen.name} fails {check.__name__}: {error}") from error
+    return tuple(check.__name__ for check in CHECKS)
+
+
+def _checked(images: Tensor) -> Tensor:
+    if not isinstance(images, Tensor) or images.ndim != 4 or not len(images):
+        found = f"shape {tuple(images.shape)}" if isinstance(images, Tensor) else f"a {type(images).__name__}"
+        raise BadSetting(f"images must be a tensor N×C×H×W of at least one image, found {found}")
+    return images

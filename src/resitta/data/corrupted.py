@@ -1,0 +1,100 @@
+"""Corrupted versions of an image set, made once and kept on disk, read memory-mapped."""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from resitta.data.corruptions import corrupt, full_name
+from resitta.data.datasets import ArrayImages, ImageSet
+from resitta.data.orders import Indices
+from resitta.errors import BadData
+
+PIXELS_AT_ONCE = 2**21
+
+
+class Subset:
+    """Some images of a set, in a given order.
+
+    >>> whole = ArrayImages(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 2, 3])
+    >>> Subset(whole, np.array([2, 0])).labels.tolist()
+    [2, 0]
+    """
+
+    def __init__(self, images: ImageSet, indices: Indices) -> None:
+        self._images, self._indices = images, indices
+        self.labels = images.labels[indices]
+        self.classes = images.classes
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def read(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> torch.Tensor:
+        """Return the images asked for, in that order."""
+        return self._images.read(self._indices[np.asarray(indices)])
+
+
+def evenly(images: ImageSet, count: int | None) -> ImageSet:
+    """Take `count` images at equal distances in the order of the labels, so that classes stay balanced."""
+    if count is None or count >= len(images):
+        return images
+    by_label = np.argsort(images.labels, kind="stable")
+    return Subset(images, np.sort(by_label[np.arange(count) * len(images) // count]))
+
+
+def corrupted(
+    images: ImageSet,
+    name: str,
+    severity: int,
+    folder: Path,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> ArrayImages:
+    """Return the images under a corruption; made when first asked for, on the device, some at a time."""
+    path = folder / f"{full_name(name)}-{severity}-{seed}-{fingerprint(images)}.npy"
+    if not path.exists():
+        _make(images, name, severity, path, seed=seed, device=device, progress=progress)
+    if progress:
+        progress(len(images), len(images))
+    try:
+        pixels = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path} cannot be read ({error}); remove it, and it is made anew") from error
+    return ArrayImages(pixels, images.labels, classes=images.classes, origin=str(path))
+
+
+def fingerprint(images: ImageSet) -> str:
+    """A short name for a set: its labels and a few of its images."""
+    some = images.read(np.unique(np.linspace(0, len(images) - 1, 8).astype(np.int64)))
+    return hashlib.sha256(images.labels.tobytes() + some.numpy().tobytes()).hexdigest()[:12]
+
+
+def _make(
+    images: ImageSet,
+    name: str,
+    severity: int,
+    path: Path,
+    *,
+    seed: int,
+    device: torch.device | str,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # a kill leaves no half-made file under the real name
+    shape = (len(images), *images.read([0]).shape[1:])
+    pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+    chunk = max(1, PIXELS_AT_ONCE // (shape[2] * shape[3]))
+    for start in range(0, len(images), chunk):
+        rows = np.arange(start, min(start + chunk, len(images)))
+        pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
+        if progress:
+            progress(start, len(images))
+    pixels.flush()
+    temporary.replace(path)

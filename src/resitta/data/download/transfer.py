@@ -1,0 +1,178 @@
+"""Download one large file over a connection that may break: resume, retry, give up with a clear sentence."""
+
+import http.client
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import NoReturn
+
+from resitta.data.download.space import check_space
+from resitta.errors import BadData
+
+Progress = Callable[[int, int | None], None]
+CHUNK = 1 << 20
+MOST = 1 << 36
+"""How large a file may be where the caller knows no better: twice the largest of the public archives, and more."""
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long to insist: attempts in a row that bring nothing new, then seconds.
+
+    `pause` is the wait after the first failure and doubles with each further one; `timeout` is how long the
+    server may stay silent.
+    """
+
+    attempts: int = 5
+    pause: float = 1.0
+    timeout: float = 30.0
+
+
+PATIENT = Patience()
+
+
+class _Interrupted(Exception):
+    """This attempt failed; the next one may not."""
+
+
+def download(
+    url: str, part: Path, *, progress: Progress | None = None, patience: Patience = PATIENT, most: int = MOST
+) -> None:
+    """Download `url` to the file `part`, going on from what it already holds.
+
+    Whether the contents are right is for the caller to check: a length may agree by accident, a checksum not.
+    `progress` is called with the bytes that are there and the total, None where the server does not say.
+
+    A file of more than `most` bytes is refused: at once if the server says so, else as soon as that many have come.
+    """
+    transfer = _Transfer(url, part, progress, patience.timeout, most)
+    failures, most = 0, _size(part)
+    while True:
+        try:
+            return transfer.attempt()
+        except _Interrupted as why:
+            have = _size(part)
+            failures = 0 if have > most else failures + 1
+            most = max(have, most)
+            if failures >= patience.attempts:
+                raise BadData(
+                    f"{url} could not be downloaded ({why}; {failures} attempts in a row); "
+                    f"{have} bytes are kept in {part}: call again to go on from there."
+                ) from why
+        time.sleep(patience.pause * 2 ** (failures - 1))
+
+
+class _Transfer:
+    """One file on a server, and what earlier attempts have learnt about it."""
+
+    def __init__(self, url: str, part: Path, progress: Progress | None, timeout: float, most: int) -> None:
+        self._url, self._part, self._progress, self._timeout, self._most = url, part, progress, timeout, most
+        self._total: int | None = None
+        self._etag: str | None = None
+
+    def attempt(self) -> None:
+        """Ask for what is missing and append it; raise `_Interrupted` when it stays incomplete."""
+        have = _size(self._part)
+        with _network(self._url):
+            response = self._open(have)
+        if response is None:
+            return
+        with response:
+            if response.headers.get_content_type() == "text/html":
+                raise BadData(f"{self._url} is a web page, not the file; open it in a browser to see why.")
+            start, total = _span(response)
+            if start not in (0, have) or (start and self._total not in (None, total)):
+                self._start_over()
+            self._total, self._etag = total, response.headers.get("ETag")
+            self._append(response, start)
+
+    def _open(self, have: int) -> http.client.HTTPResponse | None:
+        """Send the request; None means that nothing is missing."""
+        headers = {"User-Agent": "resitta"}
+        if have:
+            headers["Range"] = f"bytes={have}-"
+        if have and self._etag and not self._etag.startswith("W/"):  # weak ones may not be used here
+            headers["If-Range"] = self._etag
+        request = urllib.request.Request(self._url, headers=headers)
+        try:
+            response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=self._timeout)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            error.close()
+            if error.headers.get("Content-Range") != f"bytes */{have}":
+                self._start_over()
+            return None
+        return response
+
+    def _start_over(self) -> NoReturn:
+        self._part.unlink()
+        self._total = self._etag = None
+        raise _Interrupted("the file on the server is not the one that was begun")
+
+    def _check_size(self, size: int) -> None:
+        """Refuse a file that is too large, and let go of what was taken for the beginning of the right one."""
+        if size > self._most:
+            self._part.unlink(missing_ok=True)
+            found = f"{size:,} bytes or more, at most {self._most:,} were expected"
+            raise BadData(f"{self._url} gave {found}; check the address, or try a mirror.")
+
+    def _append(self, response: http.client.HTTPResponse, done: int) -> None:
+        self._check_size(self._total or 0)
+        if self._total is not None:
+            # what is missing of the archive, and as much again to unpack it
+            check_space(self._part.parent, 2 * self._total - done, self._part.name)
+        with self._part.open("ab" if done else "wb") as file:
+            for chunk in _chunks(response, self._url):
+                done += len(chunk)
+                self._check_size(done)
+                file.write(chunk)
+                if self._progress is not None:
+                    self._progress(done, self._total)
+        if self._total is not None and done < self._total:
+            raise _Interrupted(f"the connection ended after {done} of {self._total} bytes")
+
+
+def _span(response: http.client.HTTPResponse) -> tuple[int, int | None]:
+    """Return where the answer begins in the file and how long the file is.
+
+    A server that ignores ranges, or whose file has changed since, sends the whole file.
+    """
+    if response.status == HTTPStatus.PARTIAL_CONTENT:
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+        return (int(found[1]), int(found[2])) if found else (-1, None)
+    return 0, response.length
+
+
+def _chunks(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
+    while True:
+        with _network(url):
+            chunk = response.read(CHUNK)
+        if not chunk:
+            return
+        yield chunk
+
+
+@contextmanager
+def _network(url: str) -> Iterator[None]:
+    """Tell troubles that may pass from those that will not."""
+    try:
+        yield
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in PASSING:
+            raise _Interrupted(f"it answered {error.code} {error.reason}") from error
+        raise BadData(f"{url} answered {error.code} {error.reason}; check the address or try a mirror.") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _Interrupted(str(error) or type(error).__name__) from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,47 @@
+"""CSTU, RoTTA's category-balanced sampling with timeliness and uncertainty."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resitta.memory.memory import Memory
+
+
+def cstu_score(
+    ages: NDArray[np.int64], entropies: NDArray[np.float64], capacity: int, classes: int
+) -> NDArray[np.float64]:
+    """How dispensable samples are: 1/(1+e^(-age/N)) + H/ln C; old and uncertain ones score high.
+
+    >>> cstu_score(np.array([0]), np.array([0.0]), 64, 10)
+    array([0.5])
+    """
+    timeliness: NDArray[np.float64] = 1 / (1 + np.exp(-ages / capacity))
+    return timeliness + entropies / math.log(classes)
+
+
+class CSTU(Memory):
+    """The memory of RoTTA: a class has a quota of N/C; whoever scores highest leaves, if higher than the newcomer.
+
+    A class over its quota replaces within itself, one under it takes from the classes with most samples.
+    Ties go to the last: the highest class, and in it the youngest sample.
+    """
+
+    def admit(self, label: int, entropy: float) -> int | None:
+        """Find a place under the class quota."""
+        own = int((self.labels == label).sum())
+        if own >= self.capacity / self.classes:
+            return self._worse_than(entropy, self.labels == label)
+        if self.size < self.capacity:
+            return self.size
+        counts = self.counts
+        return self._worse_than(entropy, counts[self.labels] == counts.max())
+
+    def _worse_than(self, entropy: float, among: NDArray[np.bool_]) -> int | None:
+        """Return the most dispensable of some samples, if it is more so than a newcomer of that entropy."""
+        slots = np.flatnonzero(among)
+        ages, entropies = self.ages[slots], self.entropies[slots]
+        scores = cstu_score(ages, entropies, self.capacity, self.classes)
+        last = np.lexsort((-ages, self.labels[slots], scores))[-1]
+        newcomer = cstu_score(np.zeros(1, dtype=np.int64), np.array([entropy]), self.capacity, self.classes)
+        return int(slots[last]) if scores[last] > newcomer[0] else None

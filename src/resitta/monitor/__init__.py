@@ -1,0 +1,1 @@
+"""What an adapter reports, and what watches over it."""

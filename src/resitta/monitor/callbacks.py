@@ -1,0 +1,47 @@
+"""What may look over an adapter's shoulder: guards, listeners, autosave. `adapter.add_callback(callback)` attaches one.
+
+>>> import torch
+>>> from resitta import adapt
+>>> from resitta.conformance import tiny_network
+>>> class Counter(Callback):
+...     images = 0
+...     def after_step(self, adapter, images, logits):
+...         self.images += len(images)
+>>> counter = Counter()
+>>> adapter = adapt(tiny_network(), "bn")
+>>> adapter.add_callback(counter)
+>>> _ = adapter(torch.rand(4, 3, 8, 8))
+>>> counter.images
+4
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
+
+
+class Callback:
+    """Hooks around each learning step, all of which do nothing; override those you need.
+
+    Watchers are called in the order in which they were attached. A paused adapter and images that are predicted only
+    (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter: from `before_step` it
+    prevents the step, and nothing is learned; from `after_step` it comes too late, the step is complete. A step that
+    fails itself leaves the adapter as it was, and `after_step` is not called.
+
+    A copy or pickle of an adapter goes without its callbacks, since two adapters must not write to one folder or one
+    curve. Set `copied = True` for one that has no effect outside itself.
+    """
+
+    copied: ClassVar[bool] = False
+
+    def before_step(self, adapter: "Adapter", images: Tensor) -> None:
+        """Look at the images before the adapter predicts and learns."""
+
+    def after_step(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
+        """Look at the logits, and at what the adapter has become by learning."""
+
+    def on_event(self, adapter: "Adapter", event: object) -> None:
+        """Take note of something another callback reported with `adapter.emit(event)`."""

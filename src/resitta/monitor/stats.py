@@ -1,0 +1,81 @@
+"""What an adapter tells about itself: one frozen record."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from resitta.memory.memory import Memory
+from resitta.norm.bn_layers import AdaptiveBN, bn_layers
+from resitta.norm.resibn import wasserstein
+from resitta.training.network import Network
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
+
+
+@dataclass(frozen=True)
+class BankStats:
+    """The contents of the memory of samples."""
+
+    occupancy: int
+    capacity: int
+    per_class: tuple[int, ...]
+    mean_entropy: float
+    mean_age: float
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The state of an adapter: counters, the memory, and how far the statistics are from the source.
+
+    `mean_entropy` is the mean over all predictions learned from so far. `drift` holds the Wasserstein distance W₂
+    between each BatchNorm layer's statistics and the source's; it is empty for methods without statistics of their own.
+    """
+
+    samples: int
+    updates: int
+    mean_entropy: float
+    bank: BankStats | None
+    drift: dict[str, float]
+
+    @property
+    def mean_drift(self) -> float:
+        """The mean of `drift` over the layers."""
+        return sum(self.drift.values()) / max(1, len(self.drift))
+
+
+def stats_of(adapter: "Adapter") -> Stats:
+    """Describe an adapter."""
+    memory = adapter.learner.memory()
+    network = next(module for module in adapter.learner.modules() if isinstance(module, Network))
+    return Stats(
+        samples=adapter.samples,
+        updates=adapter.learner.updates,
+        mean_entropy=adapter.mean_entropy,
+        bank=None if memory is None else bank_stats(memory),
+        drift=drift(network.model, adapter.source.model),
+    )
+
+
+def bank_stats(memory: Memory) -> BankStats:
+    """Describe a memory."""
+    return BankStats(
+        occupancy=memory.size,
+        capacity=memory.capacity,
+        per_class=tuple(memory.counts.tolist()),
+        mean_entropy=float(memory.entropies.mean()) if memory.size else 0.0,
+        mean_age=float(memory.ages.mean()) if memory.size else 0.0,
+    )
+
+
+def drift(adapted: nn.Module, source: nn.Module) -> dict[str, float]:
+    """W₂ of every wrapped layer of a network to the source's layer of the same name."""
+    origin = dict(bn_layers(source))
+    distances: dict[str, float] = {}
+    for name, layer in adapted.named_modules():
+        if isinstance(layer, AdaptiveBN) and (statistics := layer.statistics()) is not None:
+            mean, var = origin[name].running_mean, origin[name].running_var
+            if mean is not None and var is not None:
+                distances[name] = float(wasserstein(*statistics, mean, var))
+    return distances

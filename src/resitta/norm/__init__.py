@@ -1,0 +1,1 @@
+"""Normalisation layers that keep statistics of their own."""

@@ -1,0 +1,42 @@
+"""RBN, RoTTA's robust batch normalisation: a moving average of batch statistics, with no way back to the source."""
+
+from torch import Tensor
+
+from resitta.accel.frozen_bn import fixed_norm, trains_plainly
+from resitta.norm.bn_layers import BatchNorm, RunningBN
+from resitta.norm.moments import batch_moments, moved_average
+
+
+class RobustBN(RunningBN):
+    """Normalise with (1-α) running + α batch statistics; the gradient sees the batch's share, as in RoTTA's code.
+
+    >>> import torch
+    >>> layer = RobustBN(torch.nn.BatchNorm1d(1).eval(), alpha=0.5)
+    >>> layer.updating = True
+    >>> _ = layer(torch.tensor([[2.0], [2.0]]))
+    >>> layer.statistics()
+    (tensor([1.]), tensor([0.5000]))
+    """
+
+    def __init__(self, layer: BatchNorm, alpha: float) -> None:
+        super().__init__(layer)
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise with the running statistics, moved towards the batch first when updating."""
+        if not self.updating:
+            return self.by_layer(x)
+        alone = self.moments is batch_moments  # the fast gradient knows of no other batches than the one at hand
+        fast = x.is_cuda and alone and trains_plainly(self.layer)
+        seen = x.detach() if fast else x
+        mean, var, batch_mean = moved_average(seen, *self.statistics(), self.alpha, self.moments)
+        self.set_statistics(mean.detach(), var.detach())
+        if fast:
+            return fixed_norm(self.layer, x, mean, var, batch_mean=batch_mean, share=self.alpha)
+        return self.by_layer(self._with_gradient(x, mean, var))
+
+    def _with_gradient(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        """Return x, such that normalising it with constants has the gradient of normalising it with mean and var."""
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        mean, std = mean.view(shape), (var + self.layer.eps).sqrt().view(shape)
+        return ((x - mean) * (std.detach() / std) + mean.detach()).to(x.dtype)

@@ -1,0 +1,1 @@
+"""Threads, locks and the hand-off of weights."""

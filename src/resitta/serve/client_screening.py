@@ -1,0 +1,164 @@
+"""Which clients are learned from: samples are screened client by client, before the guard that all of them share."""
+
+import hashlib
+import itertools
+import logging
+import math
+import secrets
+from collections import Counter, OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from resitta.adapter import Adapter
+from resitta.monitor.guard.guard_state import COMPANY
+from resitta.monitor.guard.ood_filter import unknown
+from resitta.serve.events import Events
+
+logger = logging.getLogger(__name__)
+LOSES = 0.5
+"""The share of unknown images among a client's last ones above which it is no longer learned from."""
+
+REGAINS = 0.25
+"""The share below which it is learned from again."""
+
+RECENT = 1000
+"""For how many samples of all clients together a client counts as present."""
+
+TOLD = 10
+"""How many such changes are told at once; beyond that one in `RECENT` samples, lest they push other events out."""
+
+
+@dataclass
+class Client:
+    """What is known of one client: where its images went, and the share of unknown ones among its last 64 or so."""
+
+    number: int
+    name: str
+    last: int = 0
+    learned: int = 0
+    screened: int = 0
+    unknown: int = 0
+    unknown_share: float = 0.0
+    has_voice: bool = True
+
+    def judge(self, images: int, unknown: int) -> bool:
+        """Take so many images into the share; return whether the client has lost or regained its voice by that."""
+        self.unknown += unknown
+        weight = 1 - math.exp(-images / COMPANY)
+        self.unknown_share += weight * (unknown / images - self.unknown_share)
+        bound = LOSES if self.has_voice else REGAINS
+        before, self.has_voice = self.has_voice, self.unknown_share <= bound
+        return before != self.has_voice
+
+
+class Voices:
+    """Decides for each image whether it may be learned from. For one thread: the writer's.
+
+    While several clients send, images that look like nothing known (`monitor.guard`) are left out here, so that they
+    cannot make the shared guard close the memory to everyone. A client whose images are mostly unknown loses its
+    voice: all its images are predicted, none is learned from, until they look known again. Both is told by an event. A
+    client that sends alone is left to the guard, which treats its images in the same way.
+
+    At most `most` clients are remembered; the one that was silent for the longest time is forgotten first.
+
+    >>> import resitta
+    >>> from resitta.conformance import tiny_network
+    >>> voices = Voices(resitta.adapt(tiny_network(), guard=True), Events())
+    >>> images, logits = torch.rand(2, 3, 8, 8), torch.tensor([[9.0, 0, 0], [9.0, 0, 0]])
+    >>> images[1] = 0
+    >>> voices.hear(images, logits, ["192.0.2.1", "192.0.2.2"]).tolist()
+    [True, False]
+    """
+
+    def __init__(self, adapter: Adapter, events: Events, *, most: int = 1000) -> None:
+        self.adapter = adapter
+        self.events = events
+        self.most = most
+        self.muted: frozenset[str] = frozenset()
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._numbers = itertools.count()
+        self._clock = 0
+        self._salt = secrets.token_bytes(16)
+        self._told: deque[int] = deque(maxlen=TOLD)
+
+    def hear(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which images may be learned from, and remember how many of each client look like nothing known."""
+        self._meet(keys)
+        if self._is_alone() and not self.muted.intersection(keys):
+            return np.ones(len(keys), dtype=np.bool_)
+        found = self._unknown(images, logits)
+        self._judge(keys, found)
+        return ~found & np.array([key not in self.muted for key in keys], dtype=np.bool_)
+
+    def numbers(self, keys: Sequence[str]) -> list[int]:
+        """The number of each image's client."""
+        return [self._client(key).number for key in keys]
+
+    def count(self, keys: Sequence[str], learned: NDArray[np.bool_]) -> None:
+        """Note what became of images."""
+        for key, is_learned in zip(keys, learned.tolist(), strict=True):
+            client = self._clients[key]
+            client.learned += is_learned
+            client.screened += not is_learned
+
+    def listing(self, top: int = 20) -> list[dict[str, Any]]:
+        """The clients that sent most images, as JSON: under names that do not tell who they are."""
+        most = sorted(self._clients.values(), key=lambda client: -client.learned - client.screened)[:top]
+        shown = ("name", "learned", "screened", "unknown", "has_voice")
+        return [{name: getattr(client, name) for name in shown} for client in most]
+
+    def _meet(self, keys: Sequence[str]) -> None:
+        """Note who sends; forget who has not sent for the longest time."""
+        self._clock += len(keys)
+        present = dict.fromkeys(keys)
+        for key in present:
+            self._client(key).last = self._clock
+            self._clients.move_to_end(key)
+        while len(self._clients) > max(self.most, len(present)):
+            self.muted -= {self._clients.popitem(last=False)[0]}
+
+    def _client(self, key: str) -> Client:
+        if key not in self._clients:
+            self._clients[key] = Client(next(self._numbers), self._name(key))
+        return self._clients[key]
+
+    def _is_alone(self) -> bool:
+        """Whether no other client has sent anything lately."""
+        newest = list(itertools.islice(reversed(self._clients.values()), 2))
+        return len(newest) < 2 or newest[1].last <= self._clock - RECENT
+
+    def _unknown(self, images: Tensor, logits: Tensor) -> NDArray[np.bool_]:
+        """Which images the guard would not let in, for themselves; none where it does not look at them."""
+        guard = self.adapter.guard
+        if guard is None or not guard.guard.screen or self.adapter.learner.memory() is None:
+            return np.zeros(len(images), dtype=np.bool_)
+        bounds = {"max_entropy": guard.guard.max_sample_entropy, "min_contrast": guard.guard.min_contrast}
+        with torch.no_grad():
+            found: NDArray[np.bool_] = unknown(self.adapter.source.pixels(images), logits, **bounds).cpu().numpy()
+        return found
+
+    def _judge(self, keys: Sequence[str], found: NDArray[np.bool_]) -> None:
+        total, unknown = Counter(keys), Counter(itertools.compress(keys, found.tolist()))
+        for key, images in total.items():
+            client = self._clients[key]
+            if client.judge(images, unknown[key]):
+                self.muted = self.muted - {key} if client.has_voice else self.muted | {key}
+                self._tell(key, client)
+
+    def _tell(self, key: str, client: Client) -> None:
+        share = f"{client.unknown_share:.0%} of its last images look like nothing known"
+        text = "is learned from again" if client.has_voice else "is predicted, but no longer learned from"
+        if len(self._told) < TOLD or self._clock - self._told[0] >= TOLD * RECENT:
+            self.events.add("guard", f"client {client.name} {text}: {share}")
+            self._told.append(self._clock)
+        logger.warning("client %s (%s) %s: %s", client.name, key, text, share)
+
+    def _name(self, key: str) -> str:
+        """A short name from which nobody can find the address."""
+        return hashlib.blake2s(key.encode(), key=self._salt, digest_size=4).hexdigest()

@@ -1,0 +1,1 @@
+"""What methods train with: networks, losses, augmentation, change-point detection."""

@@ -1,0 +1,117 @@
+"""Where one domain ends and another begins, told by the look of the images alone: no label, no model.
+
+Brightness, contrast and sharpness of a few dozen images in a row differ little from those before as long as they come
+from one camera in one weather, whatever they show. Fog, noise or a blur move at least one of them by several standard
+deviations.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from resitta.accel.cuda_graphs import Replay
+from resitta.errors import BadState
+from resitta.training.colour import grey
+
+LOOKS = 4
+WINDOW = 64
+"""How many images in a row are judged together."""
+HORIZON = 2048
+"""Over how many images the look of a domain is averaged, once it has lasted that long."""
+LEAST = np.array([0.05, 0.2, 0.2, 0.2])
+"""Standard deviations that count at least: the frames of a video differ so little that any step would be a domain."""
+DARK = 1e-6
+"""Below this a variance counts as none: of pixels in [0, 1] it is a quarter of one step in 256."""
+
+Looks = NDArray[np.float64]
+
+
+def image_statistics(images: Tensor) -> Tensor:
+    """Of each image in [0, 1]: brightness, and the logarithms of contrast, of slope and of curvature; N×4.
+
+    >>> flat = torch.full((1, 3, 8, 8), 0.5)
+    >>> round(image_statistics(flat)[0, 0].item(), 3)
+    0.5
+    """
+    pixels = grey(images.float())[:, 0]
+    slopes = pixels.diff(dim=1), pixels.diff(dim=2)
+    curves = slopes[0].diff(dim=1), slopes[1].diff(dim=2)
+    energies = pixels.flatten(1).var(dim=1, correction=0), _energy(*slopes), _energy(*curves)
+    return torch.stack((pixels.mean((1, 2)), *(0.5 * (energy + DARK).log() for energy in energies)), dim=1)
+
+
+def _energy(across: Tensor, along: Tensor) -> Tensor:
+    return across.flatten(1).square().mean(dim=1) + along.flatten(1).square().mean(dim=1)
+
+
+class DomainShiftDetector(nn.Module):
+    """Tells when a stream of images turns to another domain.
+
+    The mean look of each `WINDOW` images is compared with the mean of all before them, in units of the standard
+    deviation within windows, or of `LEAST` if that is more. If one of the four differs by more than `bound` of these, a
+    new domain has begun; `begun` counts how often.
+
+    >>> shift = DomainShiftDetector(bound=2.0)
+    >>> day = torch.rand(256, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> shift(day), shift(0.2 * day), shift(0.2 * day)
+    (None, 0, None)
+    """
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+        self.begun = 0
+        self.replay = Replay()
+        self.waiting: Looks = np.empty((0, LOOKS))
+        self.seen = 0
+        self.mean: Looks = np.zeros(LOOKS)
+        self.variance: Looks = np.zeros(LOOKS)
+
+    def forward(self, images: Tensor) -> int | None:
+        """Look at the next images of the stream, in [0, 1]; return where in them the last new domain began, if any did.
+
+        A window may have begun with images that came before: then the place is negative.
+        """
+        found = self.replay(image_statistics, images).cpu().double().numpy()
+        waited = len(self.waiting)
+        rows = np.concatenate((self.waiting, found[np.isfinite(found).all(axis=1)]))
+        whole = len(rows) // WINDOW * WINDOW
+        self.waiting = rows[whole:].copy()
+        starts = [start for start in range(0, whole, WINDOW) if self._begins(rows[start : start + WINDOW])]
+        self.begun += len(starts)
+        return starts[-1] - waited if starts else None
+
+    def due(self, samples: int) -> bool:
+        """Whether a new domain may show in so many further images."""
+        return len(self.waiting) + samples >= WINDOW
+
+    def _begins(self, window: Looks) -> bool:
+        """Whether this window is the first of a domain; take it into the averages."""
+        mean, variance = window.mean(axis=0), window.var(axis=0)
+        known = self.seen > 0
+        unit = np.maximum(np.sqrt(self.variance), LEAST)
+        begins = known and bool((np.abs(mean - self.mean) > self.bound * unit).any())
+        if begins or not known:
+            self.seen, self.mean, self.variance = WINDOW, mean, variance
+        else:
+            self.seen = min(self.seen + WINDOW, HORIZON)
+            self.mean = self.mean + (mean - self.mean) * WINDOW / self.seen
+            self.variance = self.variance + (variance - self.variance) * WINDOW / self.seen
+        return begins
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return what it remembers, for `state_dict`."""
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("waiting", "mean", "variance")}
+        return {**arrays, "seen": self.seen, "begun": self.begun}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take it back from a `state_dict`."""
+        shapes = [tuple(state[name].shape[-1:]) for name in ("waiting", "mean", "variance")]
+        if shapes != [(LOOKS,)] * 3 or state["waiting"].ndim != 2:
+            raise BadState(f"the state holds looks of images of shapes {shapes}, this method has {LOOKS} of each")
+        for name in ("waiting", "mean", "variance"):
+            setattr(self, name, state[name].cpu().numpy().copy())
+        self.seen, self.begun = int(state["seen"]), int(state["begun"])

@@ -1,0 +1,267 @@
+"""The caller's classifier as methods see it: images in, logits out, frozen weights shared with the caller."""
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from resitta.accel.bf16_weights import Casts
+from resitta.accel.cuda_graphs import Replay
+from resitta.errors import BadImages, BadOutput, BadSetting, GroupFailure, ResittaError
+from resitta.hints import layout_hint
+from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
+from resitta.training.classes import count_classes
+from resitta.training.model_outputs import Answers
+from resitta.training.sharing import (
+    all_parameters,
+    borrowed,
+    raise_bn_precision,
+    share,
+    unshare,
+)
+from resitta.training.strong_view import View
+
+Trained = Literal["none", "affine", "all"]
+Precision = Literal["exact", "bf16"]
+Output = str | int | Callable[[Any], Tensor] | None
+Normalized = tuple[Sequence[float], Sequence[float]]
+REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
+"""What a model may raise when images do not suit it."""
+CASTS_ON = {"cuda"}
+"""Where to cast frozen weights once: on a CPU casting in every pass takes less than looking after the copies."""
+
+
+class Network(nn.Module):
+    """One network on the caller's architecture, always in eval mode: no dropout, statistics move only on purpose.
+
+    `fork` makes further networks that share every parameter they do not train.
+
+    >>> network = Network(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5)))
+    >>> student = network.fork("affine")
+    >>> [name for name, _ in student.named_parameters()]
+    ['model.2.weight', 'model.2.bias']
+    >>> student.model[1].weight.data_ptr() == network.model[1].weight.data_ptr()
+    True
+    """
+
+    mean: Tensor | None
+    std: Tensor | None
+
+    if TYPE_CHECKING:
+
+        def __call__(self, images: Tensor) -> Tensor:
+            """Return the logits, N×C."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        output: Output = None,
+        normalized: Normalized | None = None,
+        precision: Precision = "exact",
+        classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = share(model, own=())
+        self._classes = classes
+        self.output = output
+        self.precision = precision
+        self.channels_last = False
+        self.replay = Replay()
+        self.casts = Casts()
+        self.answers = Answers()
+        self.trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
+        mean, std = (None, None) if normalized is None else _per_channel(normalized, self.device)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in eval mode, whatever the caller's `adapter.train()` asks for."""
+        return super().train(False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert; the caller's normalisation is moved only, since rounding would change it."""
+        mean, std = self.mean, self.std
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if mean is not None and std is not None:
+            self.mean, self.std = mean.to(fn(mean).device), std.to(fn(std).device)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self._example().device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision it computes in."""
+        return self._example().dtype
+
+    @property
+    def classes(self) -> int:
+        """The number of classes: as given, or found by a forward pass when it is first asked for.
+
+        >>> Network(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 7))).classes
+        7
+        """
+        if self._classes is None:
+            self._classes = count_classes(self)
+        return self._classes
+
+    def _example(self) -> Tensor:
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())  # the first one found is the one
+        return next(filter(Tensor.is_floating_point, tensors), torch.empty(0, device="cpu"))
+
+    def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
+        """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped.
+
+        `channels_last`: give the model its images in the layout that convolutions are fastest in.
+        """
+        twin = self.around(share(self.model, own=self.trained_names(train), borrow_as_buffers=True))
+        twin.channels_last = channels_last
+        raise_bn_precision(twin.model)
+        return twin.eval()
+
+    def around(self, model: nn.Module) -> "Network":
+        """Call another model of this architecture as this network calls its own."""
+        twin = copy.copy(self)
+        twin._modules = {"replay": Replay(), "casts": self.casts, "model": model}
+        twin._buffers = dict(self._buffers)
+        return twin
+
+    def with_bn(self, wrap: Callable[[BatchNorm], AdaptiveBN]) -> Self:
+        """Wrap every BatchNorm layer of a fork."""
+        self.model = replace_layers(self.model, BatchNorm, lambda layer: wrap(cast(BatchNorm, layer)))
+        return self
+
+    def all_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Return the parameters, owned and shared, with names that agree between forks wrapped alike."""
+        return all_parameters(self.model)
+
+    def trained_names(self, train: Trained) -> list[str]:
+        """Name the parameters that a way of training moves."""
+        if train == "all":
+            return [name for name, p in self.model.named_parameters() if p.is_floating_point()]
+        if train == "none":
+            return []
+        affine = {id(p) for _, layer in bn_layers(self.model) for p in (layer.weight, layer.bias)}
+        return [name for name, p in self.model.named_parameters() if id(p) in affine]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits, N×C."""
+        layout = torch.channels_last if self.channels_last else torch.preserve_format
+        try:
+            with self._arithmetic(images.device):
+                answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
+        except REFUSALS as error:
+            if isinstance(error, ResittaError) or not self.answers.blames_images(error, images.shape):
+                raise
+            reason = str(error).partition("\n")[0]
+            found = f"the model refused images of shape {tuple(images.shape)}: {reason}"
+            raise BadImages(f"{found}{layout_hint(images)}") from error
+        logits = _logits(answer, self.output, len(images))
+        if self._classes is not None and logits.shape[1] != self._classes:
+            width = logits.shape[1]
+            expected = f"where {self._classes} classes were expected"
+            advice = f"if {width} is right, pass adapt(..., classes={width})"
+            raise BadOutput(f"the model returned {width} logits per image {expected}; {advice}")
+        self.answers.take(images, logits, channels_last=self.channels_last)
+        return logits.to(images.dtype) if self.precision == "bf16" else logits
+
+    @contextmanager
+    def _arithmetic(self, device: torch.device) -> Iterator[None]:
+        """The model's own precision, whatever the caller's autocast says, or bfloat16 where that is safe."""
+        fast = self.precision == "bf16"
+        frozen = (getattr(module, name) for module in self.model.modules() for name in borrowed(module))
+        autocast = torch.autocast(device.type, torch.bfloat16, enabled=fast, cache_enabled=False)
+        worthwhile = fast and device.type in CASTS_ON
+        with autocast, self.casts.of(frozen, channels_last=self.channels_last) if worthwhile else nullcontext():
+            yield
+
+    @torch.no_grad()
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits, without a way back for gradients; on a CUDA device by replaying the forward pass."""
+        try:
+            return self.replay(self.forward, images).clone()
+        except REFUSALS as error:
+            known = self.answers.knows(images.shape, channels_last=self.channels_last)
+            if not self.channels_last or known or isinstance(error, torch.OutOfMemoryError | BadOutput | GroupFailure):
+                raise
+            self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
+            try:
+                return self.predict(images)
+            except Exception:
+                self.channels_last = True  # that was not the reason
+                raise
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Undo the caller's normalisation: images in [0, 1]."""
+        return images if self.mean is None or self.std is None else images * self.std + self.mean
+
+    def from_pixels(self, pixels: Tensor) -> Tensor:
+        """Normalise images in [0, 1] as the caller does."""
+        return pixels if self.mean is None or self.std is None else ((pixels - self.mean) / self.std).to(pixels.dtype)
+
+    def augment(self, images: Tensor, view: View) -> Tensor:
+        """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
+        pixels = self.pixels(images)
+        seen = view(images.clone() if pixels is images else pixels)  # a view may write in place, into its own copy
+        if not isinstance(seen, Tensor) or seen.shape != images.shape:
+            found = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
+            raise BadImages(f"the view turned {tuple(images.shape)} into {found}; it must return images of that shape")
+        return self.from_pixels(seen).to(images.dtype)
+
+    def export(self) -> nn.Module:
+        """Return an ordinary copy of the caller's model with this network's statistics and parameters."""
+        plain = copy.deepcopy(self.model)
+        plain = replace_layers(plain, AdaptiveBN, lambda wrapped: cast(AdaptiveBN, wrapped).unwrap())
+        plain = unshare(plain)
+        for name, parameter in plain.named_parameters():
+            parameter.requires_grad_(name in self.trainable)
+        return plain.eval()
+
+
+def _per_channel(normalized: Normalized, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Check (mean, std) and shape them to broadcast over images."""
+    try:
+        mean, std = (torch.as_tensor(v, dtype=torch.float32, device="cpu").view(1, -1, 1, 1) for v in normalized)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadSetting(f"normalized must be (mean, std) with a number per channel, found {normalized!r}") from error
+    if mean.shape != std.shape or not (mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
+        raise BadSetting(f"normalized needs as many finite means as positive stds, found {normalized!r}")
+    return mean.to(device), std.to(device)
+
+
+def _logits(answer: Any, output: Output, n: int) -> Tensor:
+    """Select the logits from what the model returned and insist on N×C."""
+    picked = _pick(answer, output)
+    if not isinstance(picked, Tensor):
+        raise BadOutput(f"the model returned {_describe(picked)}, not logits; select them with output=")
+    if picked.ndim != 2 or picked.shape[0] != n or picked.shape[1] < 2 or not picked.is_floating_point():
+        wanted = f"float logits of shape ({n}, classes), with at least two classes"
+        dense = picked.ndim == 4 and picked.shape[0] == n
+        hint = "it labels pixels, and only classifiers of whole images can adapt" if dense else "see output="
+        raise BadOutput(f"the model must return {wanted}, found {tuple(picked.shape)} of {picked.dtype}; {hint}")
+    return picked
+
+
+def _pick(answer: Any, output: Output) -> Any:
+    if output is None:
+        return answer
+    try:
+        if callable(output):
+            return output(answer)
+        by_key = isinstance(answer, Mapping) or isinstance(output, int)
+        return answer[output] if by_key else getattr(answer, str(output))
+    except (LookupError, TypeError, AttributeError) as error:
+        raise BadOutput(f"output={output!r} selects nothing from {_describe(answer)}") from error
+
+
+def _describe(answer: Any) -> str:
+    keys = f" with keys {sorted(map(str, answer))}" if isinstance(answer, Mapping) else ""
+    return f"a {type(answer).__name__}{keys}"

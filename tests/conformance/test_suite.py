@@ -1,0 +1,200 @@
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import resitta
+from resitta.conformance import CHECKS, spread_images, spread_network, tiny_network
+from resitta.errors import BadSetting, NonConformant
+from resitta.method import Learner, Method
+from resitta.methods.tent import TentLearner
+from resitta.registry import get_method, list_methods
+from resitta.training.network import Network
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rdumb.py"
+QUICK: dict[str, dict[str, Any]] = {"cotta": {"views": 2}}
+VARIANTS = [
+    (name, preset)
+    for name in list_methods()
+    for number, (preset, settings) in enumerate(get_method(name).presets.items())
+    if settings not in list(get_method(name).presets.values())[:number]
+]
+
+
+@pytest.mark.parametrize(("name", "preset"), VARIANTS)
+def test_every_registered_method_conforms_with_its_presets(name: str, preset: str) -> None:
+    method = resitta.create(name, preset=preset, **QUICK.get(name, {}))
+    assert resitta.check_method(method) == tuple(check.__name__ for check in CHECKS)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"reset_on_shift": 2.0}, {"anchor": 0.1, "bank_bytes": True, "bank_device": "cpu"}, {"norm": "adbn"}]
+)
+def test_options_of_resitta_conform(settings: dict[str, Any]) -> None:
+    assert resitta.check_method(resitta.create("resitta", **settings))
+
+
+def load(text: str, folder: Path) -> Any:
+    """Run the source of a method as the file of a user."""
+    path = folder / "mine.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location("mine", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["mine"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def replaced(old: str, new: str) -> str:
+    text = EXAMPLE.read_text()
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+BUFFER = (
+    'self.register_buffer("running_mean", torch.zeros(network.classes, dtype=network.dtype, device=network.device))'
+)
+PLAIN = "self.running_mean = torch.zeros(network.classes, dtype=network.dtype, device=network.device)"
+
+
+@pytest.mark.parametrize("reset_every", [1, 3, 1000])
+def test_an_rdumb_of_ones_own_conforms(reset_every: int, tmp_path: Path) -> None:
+    assert resitta.check_method(load(EXAMPLE.read_text(), tmp_path).MyRDumb(reset_every=reset_every))
+
+
+@pytest.mark.parametrize("reset_every", [3, 5, 1000])
+def test_an_rdumb_whose_running_mean_is_a_plain_tensor_fails_by_name(reset_every: int, tmp_path: Path) -> None:
+    mine = load(replaced(BUFFER, PLAIN), tmp_path)
+    said = (
+        "my-rdumb fails all_state_is_saved: MyRDumbLearner.running_mean is a plain tensor: it changes while the "
+        r"learner runs and is not saved; register it with self.register_buffer\('running_mean', \.\.\.\)"
+    )
+    with pytest.raises(NonConformant, match=said):
+        resitta.check_method(mine.MyRDumb(reset_every=reset_every))
+
+
+def test_it_fails_by_name_as_well_if_there_is_no_mean_at_first(tmp_path: Path) -> None:
+    text = replaced(BUFFER, "self.running_mean = None")
+    text = text.replace("self.running_mean.zero_()", "self.running_mean = None")
+    text = text.replace("self.running_mean[None], predicted)", "self._mean(predicted), predicted)")
+    text = text.replace("self.running_mean.copy_(0.9", "self.running_mean = (0.9")
+    text = text.replace("if self.running_mean.any() else mean)", "if self.running_mean is not None else mean)")
+    text = text.replace(
+        "    @torch.no_grad()\n",
+        "    def _mean(self, like):\n"
+        "        return torch.zeros_like(like[:1]) if self.running_mean is None else self.running_mean[None]\n\n"
+        "    @torch.no_grad()\n",
+    )
+    with pytest.raises(NonConformant, match=r"MyRDumbLearner.running_mean is a plain tensor"):
+        resitta.check_method(load(text, tmp_path).MyRDumb())
+
+
+def test_a_filter_that_lets_nothing_pass_fails(tmp_path: Path) -> None:
+    with pytest.raises(NonConformant, match="declared_parameters_move: .* no parameter of MyRDumbLearner moved"):
+        resitta.check_method(load(EXAMPLE.read_text(), tmp_path).MyRDumb(margin=1e-12))
+
+
+def test_torchs_own_optimizer_fails_by_name(tmp_path: Path) -> None:
+    text = replaced("        self.optimizer.descend((weights * entropies)[kept].mean())", STEPS)
+    text = text.replace("from resitta.training.optimizer import SGD", "from torch.optim import SGD")
+    with pytest.raises(
+        NonConformant, match=r"MyRDumbLearner.optimizer is torch's own SGD: .* resitta.components.optim"
+    ):
+        resitta.check_method(load(text, tmp_path).MyRDumb())
+
+
+STEPS = """\
+        self.optimizer.zero_grad()
+        (weights * entropies)[kept].mean().backward()
+        self.optimizer.step()"""
+
+
+def test_a_model_of_the_users_is_checked_and_left_alone() -> None:
+    mine = tiny_network(channels=1, classes=3).train()
+    resitta.check_method("resitta", model=mine, shape=(1, 16, 16))
+    assert mine.training
+
+
+def test_images_of_the_users_are_taken_in_their_order() -> None:
+    seen: list[float] = []
+
+    class Looking(TentLearner):
+        def step(self, images: Tensor) -> Tensor:
+            if len(seen) < 100:
+                seen.extend(images.mean((1, 2, 3)).tolist())
+            return super().step(images)
+
+    images = spread_images(30, (1, 12, 12))
+    resitta.check_method(started_by(Looking), images=images)
+    assert seen == images.mean((1, 2, 3)).repeat(4)[:100].tolist()
+
+
+def started_by(learner: type[TentLearner]) -> Method:
+    """A method that starts such a learner."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Started(resitta.methods.Tent):
+        def start(self, network: Network, generator: torch.Generator) -> Learner:
+            return learner(self, network)
+
+    return Started()
+
+
+@pytest.mark.parametrize("images", [torch.zeros(3, 8, 8), torch.zeros(0, 3, 8, 8), [1, 2]])
+def test_images_must_be_some(images: Any) -> None:
+    with pytest.raises(BadSetting, match="images must be a tensor N×C×H×W of at least one image, found"):
+        resitta.check_method("bn", images=images)
+
+
+def test_a_model_that_returns_more_than_logits_is_checked() -> None:
+    class Answers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = tiny_network()
+
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            return {"logits": self.net(x)}
+
+    assert resitta.check_method("tent", model=Answers(), output="logits")
+
+
+def test_a_model_that_insists_on_a_layout_is_no_trouble() -> None:
+    class Insists(nn.Module):
+        """Takes no other layout than the usual one, which a network finds out when it predicts."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = spread_network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.net(x.view(len(x), -1).view(x.shape))
+            return logits
+
+    assert resitta.check_method("resitta", model=Insists())
+
+
+def test_what_a_prediction_makes_again_need_not_be_saved() -> None:
+    class Lazy(TentLearner):
+        weights: Tensor | None = None
+
+        def predict(self, images: Tensor) -> Tensor:
+            self.weights = torch.ones(len(images))
+            return super().predict(images)
+
+        def step(self, images: Tensor) -> Tensor:
+            self.predict(images)
+            return super().step(images)
+
+    assert resitta.check_method(started_by(Lazy))
+
+
+@pytest.mark.parametrize("make", [tiny_network, spread_network])
+def test_both_networks_can_be_imported_from_the_package(make: Callable[[], nn.Module]) -> None:
+    assert make()(torch.rand(2, 3, 16, 16)).shape == (2, 5)

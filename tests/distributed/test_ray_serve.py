@@ -1,0 +1,163 @@
+"""A service of one writer and two readers on a Ray cluster of this machine; parts of it are killed."""
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import resitta
+from resitta.conformance import tiny_network
+from resitta.errors import BadSetting
+from resitta.serve.http_errors import Refused
+from resitta.serve.settings import Limits
+
+ray = pytest.importorskip("ray")
+SIZE = 16
+
+
+def make(method: str = "resitta") -> Callable[[], resitta.Adapter]:
+    return partial(resitta.adapt, tiny_network(), method)
+
+
+def images(seed: int) -> Tensor:
+    return torch.rand(16, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from resitta.distributed.ray_serve import RayEngine
+
+    state = tmp_path_factory.mktemp("state")
+    with RayEngine(make(), size=SIZE, state=state, readers=2, limits=Limits(save_every=3600)) as engine:
+        yield engine
+    assert not ray.is_initialized(), "our own cluster ends with the service"
+    assert list(state.glob("*.safetensors")), "the state was saved at the end"
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_readers_follow_the_writer(engine: Any) -> None:
+    source = engine.submit(images(0)).result()
+    assert source.version == 0
+    assert source.learned == 16
+    torch.testing.assert_close(source.logits, tiny_network()(images(0)), rtol=1e-4, atol=1e-5)
+    for seed in range(1, 8):  # 128 samples: two updates
+        engine.submit(images(seed)).result()
+    until(lambda: engine.stats()["readers"] == [2, 2])
+    later = engine.submit(images(0)).result()
+    assert later.version == 2
+    assert not torch.equal(later.logits, source.logits)
+    until(lambda: engine.stats()["learned"] == 9 * 16)
+    stats = engine.stats()
+    assert stats["predicted"] == stats["offered"] == stats["adapter"]["samples"] == 9 * 16
+
+
+def test_both_readers_predict_what_one_process_would(engine: Any) -> None:
+    alone = make()()
+    for seed in range(8):
+        alone(images(seed))
+    until(lambda: engine.stats()["version"] == 2)
+    with alone.paused():
+        expected = alone(images(3))
+    for actor in engine.actors[1:]:
+        logits, version = ray.get(actor.predict.remote(images(3).numpy()))
+        assert version == 2
+        torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
+    saved = engine.writer.snapshot()
+    for seed in range(20, 24):
+        engine.submit(images(seed)).result()
+    until(lambda: engine.stats()["version"] > saved)
+    ray.kill(engine.actors[0], no_restart=False)
+    versions = []
+
+    def back() -> bool:
+        versions.append(engine.submit(images(30)).result(timeout=10).version)
+        return "the writer was lost; it is back" in str(engine.stats()["events"])
+
+    until(back)
+    assert all(version >= saved for version in versions), "no answer came from before the snapshot"
+    assert engine.stats()["adapter"]["updates"] >= saved, "it went on from the snapshot, not from the source"
+
+    def advanced() -> bool:
+        engine.submit(images(40)).result(timeout=10)
+        return bool(min(engine.stats()["readers"]) > max(versions))
+
+    until(advanced)
+
+
+def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) -> None:
+    ray.kill(engine.actors[1], no_restart=False)
+    answers = [engine.submit(images(seed)) for seed in range(10)]
+    assert all(answer.result(timeout=30).version > 0 for answer in answers)
+
+    def caught_up() -> bool:
+        try:
+            return bool(ray.get(engine.actors[1].version.remote()) == engine.stats()["version"])
+        except ray.exceptions.RayActorError:  # it is being restarted
+            return False
+
+    until(caught_up)
+
+
+def test_the_writer_is_controlled_from_afar(engine: Any) -> None:
+    engine.writer.inbox.ask(engine.writer.pause).result()
+    assert engine.stats()["learning"] is False
+    assert engine.submit(images(1)).result().learned == 0
+    engine.writer.resume()
+    assert engine.stats()["learning"] is True
+    before = engine.writer.published.version
+    assert engine.writer.reset() == before + 1
+    until(lambda: engine.stats()["readers"] == [before + 1] * 2)
+    torch.testing.assert_close(
+        engine.submit(images(0)).result().logits, tiny_network()(images(0)), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(Refused, match="no snapshot of version 99999") as refused:
+        engine.writer.rollback(99999)
+    assert refused.value.status == 409
+    assert len(engine.writer.bank(5)) == 4
+
+
+def test_it_stands_behind_the_same_http(engine: Any) -> None:
+    httpx_client = pytest.importorskip("fastapi.testclient").TestClient
+    from resitta.serve.app import create_app
+
+    client = httpx_client(create_app(engine, token="secret"), base_url="http://127.0.0.1")
+    array = io.BytesIO()
+    np.save(array, images(5).mul(255).byte().permute(0, 2, 3, 1).numpy())
+    answer = client.post("/predict", content=array.getvalue(), headers={"content-type": "application/x-npy"})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["predictions"]) == 16
+    assert answer.json()["version"] > 0
+    assert client.get("/ready").json() == {"status": "ready"}
+    assert "resitta_state_version" in client.get("/metrics").text
+    assert "guard_fired" in client.get("/stats").json()
+    holder = {"authorization": "Bearer secret"}
+    assert client.post("/snapshot", headers=holder).json()["learning"] is True
+    assert client.post("/rollback?version=99999", headers=holder).status_code == 409
+    assert client.get("/bank", headers=holder).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "readers", "words"),
+    [("resitta", 0, "readers must be at least 1, found 0"), ("tent", 1, "tent predicts and learns in one step")],
+)
+def test_what_cannot_be_served_is_refused(tmp_path: Path, method: str, readers: int, words: str) -> None:
+    from resitta.distributed.ray_serve import RayEngine
+
+    with pytest.raises(BadSetting, match=words):
+        RayEngine(make(method), size=SIZE, state=tmp_path, readers=readers)

@@ -1,0 +1,117 @@
+import base64
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from tests.serve.helpers import SIZE, array, picture, until
+
+from resitta.serve.engine import Engine
+from resitta.serve.images import Decoder
+from resitta.serve.routes_predict import to_floats
+
+NAMES = ["ape", "bee", "cat", "doe", "elk"]
+
+
+def post(client: httpx.Client, content: bytes, kind: str = "image/png") -> httpx.Response:
+    return client.post("/predict", content=content, headers={"Content-Type": kind})
+
+
+def test_every_form_gets_the_same_answer_as_the_model_itself(client: httpx.Client, engine: Engine) -> None:
+    raw = [picture(seed=seed) for seed in range(3)]
+    images = to_floats(torch.from_numpy(Decoder(size=SIZE)(raw)))
+    with torch.no_grad():
+        expected = engine.adapter.source(images).double().softmax(dim=1).numpy()
+    texts = [base64.b64encode(one).decode() for one in raw]
+    answers = [
+        [post(client, one).json()["predictions"][0] for one in raw],
+        client.post("/predict", files=[("images", ("x.png", one)) for one in raw]).json()["predictions"],
+        client.post("/predict", json={"images": texts}).json()["predictions"],
+        post(client, array(images.numpy()), "application/x-npy").json()["predictions"],
+        post(client, array(images.numpy()), "application/octet-stream; charset=x").json()["predictions"],
+    ]
+    for predictions in answers:
+        assert np.allclose([one["probabilities"] for one in predictions], expected, atol=1e-5)
+        assert [one["label"] for one in predictions] == expected.argmax(axis=1).tolist()
+        assert [one["name"] for one in predictions] == [NAMES[label] for label in expected.argmax(axis=1)]
+        assert np.allclose([one["confidence"] for one in predictions], expected.max(axis=1), atol=1e-5)
+        nats = -(expected * np.log(expected)).sum(axis=1)
+        assert np.allclose([one["entropy"] for one in predictions], nats, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_other_pictures(client: httpx.Client, kind: str) -> None:
+    answer = post(client, picture(kind, width=64, height=48), f"image/{kind.lower()}")
+    assert answer.status_code == 200
+    assert answer.json()["learned"] == 1
+
+
+def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine: Engine) -> None:
+    versions = []
+    for seed in range(40):
+        versions.append(post(client, picture(seed=seed)).json()["version"])
+        if seed % 8 == 7:
+            until(lambda: engine.writer.inbox.counters.waiting == 0)
+    until(lambda: client.get("/stats").json()["adapter"]["samples"] == 40)
+    stats = client.get("/stats").json()
+    assert versions[0] == 0
+    assert versions == sorted(versions)
+    assert stats["version"] == stats["adapter"]["updates"] == 2
+    assert stats["predicted"] == stats["offered"] == stats["learned"] == 40
+    assert stats["adapter"]["bank"]["occupancy"] == 16
+    history = client.get("/history").json()
+    assert sum(point["images"] for point in history["points"]) == 40
+    assert sum(history["classes"].values()) == 40
+    metrics = client.get("/metrics").text
+    for line in (
+        "resitta_images_learned_total 40.0",
+        "resitta_state_version 2.0",
+        "resitta_predict_seconds_count 40.0",
+    ):
+        assert line in metrics
+
+
+def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Engine) -> None:
+    assert post(client, picture()).status_code == 200
+    plain = engine.reader.predict
+    engine.reader.predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
+    answer = post(client, picture())
+    engine.reader.predict = plain
+    assert answer.status_code == 500
+    assert "not finite" in answer.json()["error"]
+    assert post(client, picture()).status_code == 200
+    assert sum(point["images"] for point in client.get("/history").json()["points"]) == 2
+    assert "nan" not in client.get("/metrics").text.lower()
+
+
+def test_health_and_readiness(client: httpx.Client) -> None:
+    assert client.get("/health").json() == {"status": "alive"}
+    assert client.get("/ready").json() == {"status": "ready"}
+
+
+def test_a_full_request_queue_is_answered_with_429(client: httpx.Client, engine: Engine) -> None:
+    engine.reader.waiting = engine.limits.queue
+    answer = post(client, picture())
+    engine.reader.waiting = 0
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "1"
+    assert "waiting" in answer.json()["error"]
+    assert post(client, picture()).status_code == 200
+    assert 'resitta_refused_total{status="429"} 1.0' in client.get("/metrics").text
+
+
+def test_pages_of_other_sites_are_refused(client: httpx.Client) -> None:
+    headers = {"Content-Type": "image/png", "Sec-Fetch-Site": "cross-site"}
+    answer = client.post("/predict", content=picture(), headers=headers)
+    assert answer.status_code == 403
+    assert "error" in answer.json()
+
+
+def test_a_page_loads_nothing_from_elsewhere(client: httpx.Client) -> None:
+    for path in ("/", "/docs", "/page.css", "/page.js", "/charts.js", "/docs.js"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        outside = answer.text.replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in outside
+        assert "https://" not in outside
