@@ -18,7 +18,7 @@ def run_pytest(*arguments: str, cwd: Path = ROOT, shell: str = "") -> subprocess
 
 
 def test_tests_of_signals_pass_where_sigint_is_ignored() -> None:
-    files = ["tests/test_exclusive.py", "src/resitta/runtime/locks.py", "tests/test_conftest.py"]
+    files = ["tests/runtime/test_locks.py", "src/resitta/runtime/locks.py", "tests/test_conftest.py"]
     chosen = "ctrl_c or signal_in or interrupt or processes_of_a_test"
     done = run_pytest(*files, "-k", chosen, "-o", "timeout=90", shell="trap '' INT;")
     assert done.returncode == 0, done.stdout + done.stderr

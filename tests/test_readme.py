@@ -186,7 +186,11 @@ def test_the_changes_noticed_come_from_the_record() -> None:
     ("stream", "title", "seeds"),
     [
         ("10000 images, anchor 0.1, seed {}, cuda", "10,000 images of each, `anchor=0.1`, ", 3),
-        ("10000 images, anchor 0.1, renew 2, seed {}, cuda", "10,000 images of each, `anchor=0.1, renew=2`, ", 1),
+        (
+            "10000 images, anchor 0.1, renew 2, seed {}, cuda",
+            "10,000 images of each, `anchor=0.1, reset_on_shift=2`, ",
+            1,
+        ),
     ],
 )
 def test_the_table_of_wear_comes_from_the_record(stream: str, title: str, seeds: int) -> None:

@@ -18,8 +18,6 @@ MODULES = {
     "resitta.guard": "resitta.monitor.guard",
     "resitta.stats": "resitta.monitor.stats",
     "resitta.checks": "resitta.conformance",
-    "resitta.registry": "resitta.method",
-    "resitta.settings": "resitta.method",
     "resitta.state": "resitta.checkpoint",
     "resitta.streams": "resitta.data",
     "resitta.dist": "resitta.distributed",
@@ -71,4 +69,4 @@ def _present(name: str) -> str | None:
     return None
 
 
-sys.meta_path.append(_Finder())
+sys.meta_path.insert(0, _Finder())  # first: below an old package Python would find the same files again

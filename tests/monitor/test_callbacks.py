@@ -80,8 +80,8 @@ def test_watching_changes_no_prediction(model: nn.Module, watched: Adapter) -> N
         assert torch.equal(watched(batch), plain(batch))
 
 
-def test_only_watchers_can_watch(model: nn.Module) -> None:
-    with pytest.raises(BadSetting, match="derives from resitta.monitor.callbacks.Callback, found a function"):
+def test_only_callbacks_are_added(model: nn.Module) -> None:
+    with pytest.raises(BadSetting, match="derives from resitta.Callback, found a function"):
         adapt(model).add_callback(lambda: None)  # type: ignore[arg-type]
 
 

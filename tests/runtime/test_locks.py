@@ -339,5 +339,5 @@ def test_an_error_inside_does_not_hide_the_interrupt() -> None:
         raise ValueError("inside")
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        fail(SimpleNamespace(turn=new_lock()))
+        fail(SimpleNamespace(lock=new_lock()))
     assert isinstance(caught.value.__context__, ValueError)
