@@ -41,6 +41,14 @@ def find(name: str) -> Any:
     return importlib.import_module(new)
 
 
+def rename_methods(cls: type, **names: str) -> None:
+    """Give the methods that a class still writes under old names their new ones."""
+    for old, new in names.items():
+        if old in vars(cls):
+            warn(f"{cls.__qualname__}.{old}", new)
+            setattr(cls, new, vars(cls)[old])
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports the present module under the old name."""
 

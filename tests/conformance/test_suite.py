@@ -12,9 +12,8 @@ from torch import Tensor, nn
 import resitta
 from resitta.conformance import CHECKS, spread_images, spread_network, tiny_network
 from resitta.errors import BadSetting, NonConformant
-from resitta.method import Learner, Method
+from resitta.method import Learner, Method, get_method, list_methods
 from resitta.methods.tent import TentLearner
-from resitta.registry import get_method, list_methods
 from resitta.training.network import Network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rdumb.py"

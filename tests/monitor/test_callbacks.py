@@ -81,7 +81,7 @@ def test_watching_changes_no_prediction(model: nn.Module, watched: Adapter) -> N
 
 
 def test_only_watchers_can_watch(model: nn.Module) -> None:
-    with pytest.raises(BadSetting, match="derives from resitta.monitor.callbacks.Callback, found a function"):
+    with pytest.raises(BadSetting, match="derives from resitta.Callback, found a function"):
         adapt(model).add_callback(lambda: None)  # type: ignore[arg-type]
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from resitta.memory.memory import Memory, random_choice
-from resitta.memory.storage import Storage
+from resitta.memory.memory import Memory, Storage, random_choice
 
 Slots = NDArray[np.int64]
 Ages = NDArray[np.int64]

@@ -1,12 +1,9 @@
 """`with adapter.paused()`: predict without learning, and go on learning afterwards however the block ends."""
 
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from resitta.method import AdapterLike
 from resitta.runtime.locks import defer_signals
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 
 class Pause:
@@ -17,10 +14,10 @@ class Pause:
     adapter paused for ever.
     """
 
-    def __init__(self, adapter: "Adapter") -> None:
+    def __init__(self, adapter: AdapterLike) -> None:
         self.adapter = adapter
 
-    def __enter__(self) -> "Adapter":
+    def __enter__(self) -> AdapterLike:
         try:
             self.adapter.pauses.add(self)
             with defer_signals(), self.adapter.lock:  # a step under way in another thread ends first
