@@ -79,4 +79,4 @@ def _present(name: str) -> str | None:
     return None
 
 
-sys.meta_path.append(_Finder())
+sys.meta_path.insert(0, _Finder())  # before Python's own, which would find modules below an old package twice

@@ -346,7 +346,7 @@ class Adapter(nn.Module):
         for callback in self.callbacks:
             callback.on_event(self, event)
 
-    def paused(self) -> Pause:
+    def paused(self) -> Pause[Self]:
         """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
         return Pause(self)
 

@@ -169,6 +169,7 @@ class AdapterLike(Protocol):
     background: Any
     fingerprint: Any
     pauses: Any
+    rollback: Any
 
     @property
     def source(self) -> Network:

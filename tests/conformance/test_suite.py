@@ -104,7 +104,7 @@ def test_torchs_own_optimizer_fails_by_name(tmp_path: Path) -> None:
     text = replaced("        self.optimizer.descend((weights * entropies)[kept].mean())", STEPS)
     text = text.replace("from resitta.training.optimizer import SGD", "from torch.optim import SGD")
     with pytest.raises(
-        NonConformant, match=r"MyRDumbLearner.optimizer is torch's own SGD: .* resitta.components.optim"
+        NonConformant, match=r"MyRDumbLearner.optimizer is torch's own SGD: .* resitta.training.optimizer"
     ):
         resitta.check_method(load(text, tmp_path).MyRDumb())
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from resitta import adapt
 from resitta.errors import BadImages, BadState
 from resitta.memory.cstu import CSTU
-from resitta.memory.entrobank import EntroBank
-from resitta.memory.indexed_entrobank import IndexedEntroBank
+from resitta.memory.entrobank import EntroBank, IndexedEntroBank
 from resitta.memory.memory import Memory, Storage, random_choice
 from resitta.memory.pbrs import PBRS
 from resitta.training.network import Network

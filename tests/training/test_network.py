@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from resitta.training.model_outputs import ROWS, Answers
 from torch import Tensor, nn
 
 import resitta
@@ -17,7 +16,7 @@ from resitta.errors import BadImages, BadOutput, UnsuitableModel
 from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.norm.resibn import ResiBN
 from resitta.norm.robust_bn import RobustBN
-from resitta.training.network import Network, Output
+from resitta.training.network import ROWS, Answers, Network, Output
 
 IMAGES = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 Pair = namedtuple("Pair", ["features", "logits"])

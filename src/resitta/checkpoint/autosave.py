@@ -3,13 +3,14 @@
 import logging
 import time
 from pathlib import Path
+from typing import Any
+
 
 from torch import Tensor
 
 from resitta.checkpoint.io import StatePath, read_document
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting, BadState, NotSaved
-from resitta.method import AdapterLike
 from resitta.monitor.callbacks import Callback
 
 logger = logging.getLogger(__name__)
@@ -58,12 +59,12 @@ class Autosave(Callback):
         self.saved_time = time.monotonic()
         self.failures = 0
 
-    def before_step(self, adapter: AdapterLike, images: Tensor) -> None:
+    def before_step(self, adapter: Any, images: Tensor) -> None:
         """Count from the first step on: an adapter that was recovered has updates already."""
         if self.saved_updates is None:
             self.saved_updates = adapter.learner.updates
 
-    def after_step(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> None:
+    def after_step(self, adapter: Any, images: Tensor, logits: Tensor) -> None:
         """Save if it is time to."""
         if not self.claim.held:
             return
@@ -73,7 +74,7 @@ class Autosave(Callback):
         if by_updates or by_time:
             self.save(adapter)
 
-    def save(self, adapter: AdapterLike) -> None:
+    def save(self, adapter: Any) -> None:
         """Save now, and remove what is beyond `keep`."""
         if not self.claim.held:
             reason = "this autosave was closed, or belongs to the process that this one was forked from"

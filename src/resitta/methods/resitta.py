@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resitta.errors import BadSetting
-from resitta.memory.indexed_entrobank import IndexedEntroBank
+from resitta.memory.entrobank import IndexedEntroBank
 from resitta.memory.memory import Place, Storage
 from resitta.method import Learner, Method, graphed, register, setting
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
