@@ -1,22 +1,27 @@
-"""Samples per second that EntroBank decides on, plain and indexed, on one core.
+"""What EntroBank's decisions cost, plain and indexed, on one core.
 
-    python benchmarks/bank.py
+    python benchmarks/bank.py                    # samples per second
+    python benchmarks/bank.py --step             # microseconds per sample, and the share of a step of WRN-16-1
+    python benchmarks/bank.py --step --device cuda
 
 `64/10` is a bank of 64 samples and 10 classes. With the paper's limits of age nearly every sample replaces an old one
 in a bank of 16,384; `ages in proportion` makes them longer with the capacity. `benchmarks/speed.py` takes the same
-figures into its record.
+figures into its record. A step is a batch of 64 images and its update.
 """
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import torch
 
-from resitta.memory.entrobank import EntroBank
-from resitta.memory.indexed_entrobank import IndexedEntroBank
+import resitta
+from resitta.memory.entrobank import EntroBank, IndexedEntroBank
+from resitta.models.zoo import create
 
 BATCH = 64
 
@@ -53,8 +58,48 @@ def rates(rounds: int = 5) -> dict[str, float]:
     return {name: statistics.median(one[name] for one in found) for name in cases}
 
 
+def step_ms(kind: type[EntroBank], device: str, steps: int = 20) -> float:
+    """Milliseconds of a step of ResiTTA on WRN-16-1 with this bank, once the bank is full: the median."""
+    images = torch.rand(BATCH, 3, 32, 32, generator=torch.Generator().manual_seed(0)).to(device)
+    with mock.patch("resitta.methods.resitta.IndexedEntroBank", kind):
+        adapter = resitta.adapt(create("wrn16x1").to(device), "resitta")
+    found = []
+    for step in range(steps + 20):
+        begin = time.perf_counter()
+        adapter(images.roll(step, dims=3))
+        if device == "cuda":
+            torch.cuda.synchronize()
+        found.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(found[20:])
+
+
+def print_step(device: str, rounds: int = 3) -> None:
+    """Print microseconds per sample, their share of a step, and whole steps with either bank."""
+    torch.set_num_threads(1)
+    kinds = {"plain": EntroBank, "indexed": IndexedEntroBank}
+    found = [{name: step_ms(kind, device) for name, kind in kinds.items()} for _ in range(rounds)]
+    steps = {name: statistics.median(one[name] for one in found) for name in kinds}
+    for name, ms in steps.items():
+        print(f"step of WRN-16-1 on {device}, {name} bank of 64: {ms:.2f} ms per batch of {BATCH}")
+    for capacity in (64, 512, 4096):
+        for run in (1, 50):
+            for name, kind in kinds.items():
+                samples = 2 * capacity + (4_000 if kind is EntroBank else 40_000)
+                rate = [adds_per_second(kind, capacity, 10, samples, run) for _ in range(rounds)]
+                each = 1e6 / statistics.median(rate)
+                share = 100 * each * BATCH / 1000 / steps["indexed"]
+                print(f"{capacity:5}/10, runs of {run:2}, {name:8} {each:6.1f} us a sample  {share:5.1f} % of a step")
+
+
 def main() -> None:
     """Print every case with its ratio to the small bank in the same order of classes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--step", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    chosen = parser.parse_args()
+    if chosen.step:
+        print_step(chosen.device)
+        return
     found = rates()
     for name, rate in found.items():
         small = found[f"64/10, {'runs of 50' if 'runs' in name else 'mixed classes'}"]

@@ -28,8 +28,8 @@ from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
 from resitta.cli.benching import parse_settings
 from resitta.data.datasets import ImageSet
+from resitta.method import create
 from resitta.models import create as create_model
-from resitta.registry import create
 from resitta.report.formats import as_text
 from resitta.report.tables import error_table
 

@@ -24,10 +24,10 @@ from resitta.bench.protocol import Protocol
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
 from resitta.distributed.executors import Engine, run_jobs
+from resitta.method import create
 from resitta.models import MODELS
 from resitta.models import create as create_model
 from resitta.norm.bn_layers import bn_layers
-from resitta.registry import create
 
 UPDATES = 10
 

@@ -10,7 +10,7 @@ import torch
 from tests.tools import Gate
 from torch import Tensor, nn
 
-from resitta import registry
+from resitta import method
 
 SERVICE = ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "httpx", "websockets")
 collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_serve.py"]
@@ -19,9 +19,9 @@ collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_ser
 @pytest.fixture(autouse=True)
 def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the methods that a test registers, and the files that it runs."""
-    registry.list_methods()  # the built-in ones are registered, and stay
+    method.list_methods()  # the built-in ones are registered, and stay
     monkeypatch.setattr("resitta.user_code._loaded", {})
-    monkeypatch.setattr("resitta.registry._methods", dict(registry._methods))
+    monkeypatch.setattr("resitta.method._methods", dict(method._methods))
 
 
 @pytest.fixture(autouse=True)

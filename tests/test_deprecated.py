@@ -18,6 +18,7 @@ def test_an_old_module_is_the_present_one(old: str, new: str) -> None:
         assert importlib.import_module(old) is present
     assert present.__spec__ is spec
     sys.modules.pop(old, None)
+    vars(resitta).pop(old.removeprefix("resitta."), None)
 
 
 def test_modules_below_an_old_package_are_found() -> None:
@@ -26,6 +27,7 @@ def test_modules_below_an_old_package_are_found() -> None:
     assert module.Autosave is resitta.Autosave
     for name in ("resitta.state.autosave", "resitta.state"):
         sys.modules.pop(name, None)
+    vars(resitta).pop("state", None)
 
 
 def test_other_modules_are_still_missing() -> None:

@@ -1,6 +1,6 @@
 from resitta import names
 from resitta.data.corruptions import api
-from resitta.registry import list_methods
+from resitta.method import list_methods
 
 
 def test_every_corruption_has_its_function() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.tools import OWN_METHOD
 
-from resitta import registry, user_code
+from resitta import user_code
 from resitta.bench.runner import Job
 from resitta.errors import BadData, UnknownName
+from resitta.method import create, get_method, list_methods
 from resitta.models import create as create_model
-from resitta.registry import create, list_methods
 from resitta.user_code import load_file, load_method, loaded_digest
 
 
@@ -64,13 +64,13 @@ def test_a_method_and_a_model_may_share_a_file(mine: Path) -> None:
 
 def test_a_changed_file_replaces_its_methods(mine: Path) -> None:
     load_method(f"{mine}:mine")
-    before = registry.get_method("mine")
+    before = get_method("mine")
     mine.write_text(mine.read_text().replace('register("mine")', 'register("yours")'))
     with pytest.raises(UnknownName, match=r"mine.py registers no method 'mine'. Known: yours."):
         load_method(f"{mine}:mine")
     assert "mine" not in list_methods()
     assert load_method(f"{mine}:yours") == "yours"
-    assert registry.get_method("yours") is not before
+    assert get_method("yours") is not before
 
 
 @pytest.mark.parametrize("spec", ["nowhere.py:mine", "/:mine", "data.txt:mine"])
@@ -100,7 +100,7 @@ def test_a_pickle_takes_the_file_of_its_class_along(mine: Path, monkeypatch: pyt
     parcel = pickle.dumps(job)
     elsewhere(monkeypatch)
     found: Job = pickle.loads(parcel)
-    assert type(found.method) is registry.get_method("mine")
+    assert type(found.method) is get_method("mine")
     assert (vars(found.method)["rate"], found.seed, found.method_source) == (0.5, 1, job.method_source)
 
 

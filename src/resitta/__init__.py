@@ -13,21 +13,18 @@ from resitta import _deprecated
 
 if typing.TYPE_CHECKING:
     from resitta import bench, errors, methods
-    from resitta.adapter import Adapter, adapt
-    from resitta.checkpoint.autosave import Autosave, recover
-    from resitta.checkpoint.loading import load
+    from resitta.adapter import Adapter, adapt, load, recover
+    from resitta.checkpoint.autosave import Autosave
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
     from resitta.memory.memory import Memory
-    from resitta.method import Learner, Method
+    from resitta.method import Learner, Method, create, list_methods, register, setting
     from resitta.monitor import events, guard
     from resitta.monitor.callbacks import Callback
     from resitta.monitor.guard import Guard
     from resitta.monitor.stats import BankStats, Stats
     from resitta.norm.resibn import ResiBN
     from resitta.norm.robust_bn import RobustBN
-    from resitta.registry import create, list_methods, register
-    from resitta.settings import setting
     from resitta.training.network import Network
 
 __version__ = "0.1.0"
@@ -78,14 +75,14 @@ _HOMES = {
     "Stats": "monitor.stats",
     "adapt": "adapter",
     "check_method": "conformance",
-    "create": "registry",
+    "create": "method",
     "events": "monitor",
     "guard": "monitor",
-    "list_methods": "registry",
-    "load": "checkpoint.loading",
-    "recover": "checkpoint.autosave",
-    "register": "registry",
-    "setting": "settings",
+    "list_methods": "method",
+    "load": "adapter",
+    "recover": "adapter",
+    "register": "method",
+    "setting": "method",
 }
 
 

@@ -18,6 +18,8 @@ MODULES = {
     "resitta.guard": "resitta.monitor.guard",
     "resitta.stats": "resitta.monitor.stats",
     "resitta.checks": "resitta.conformance",
+    "resitta.registry": "resitta.method",
+    "resitta.settings": "resitta.method",
     "resitta.state": "resitta.checkpoint",
     "resitta.streams": "resitta.data",
     "resitta.dist": "resitta.distributed",
@@ -37,6 +39,14 @@ def find(name: str) -> Any:
     if new == "resitta.Callback":
         return importlib.import_module("resitta.monitor.callbacks").Callback
     return importlib.import_module(new)
+
+
+def rename_methods(cls: type, **names: str) -> None:
+    """Give the methods that a class still writes under old names their new ones."""
+    for old, new in names.items():
+        if old in vars(cls):
+            warn(f"{cls.__qualname__}.{old}", new)
+            setattr(cls, new, vars(cls)[old])
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -69,4 +79,4 @@ def _present(name: str) -> str | None:
     return None
 
 
-sys.meta_path.insert(0, _Finder())  # first: below an old package Python would find the same files again
+sys.meta_path.insert(0, _Finder())  # before Python's own, which would find modules below an old package twice

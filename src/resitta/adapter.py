@@ -3,35 +3,56 @@
 import copy
 import io
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from resitta.accel.cuda_graphs import Replay
-from resitta.answering import UNRECORDABLE, answer, refuse_recording
+from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.checkpoint import io as store
+from resitta.checkpoint.autosave import newest_state
 from resitta.checkpoint.fingerprint import Fingerprint
-from resitta.checkpoint.values import check_values
+from resitta.checkpoint.loading import read_adapter
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
-from resitta.inputs import NonFinite
-from resitta.method import Learner, Method
+from resitta.inputs import (
+    UNRECORDABLE,
+    NonFinite,
+    Predict,
+    answer_finite,
+    check_logits,
+    checked,
+    predict_early,
+    refuse_recording,
+)
+from resitta.method import Method, create
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, Listener, Restarted
-from resitta.monitor.guard import Guard, GuardCallback, guard_callback, load_guard
+from resitta.monitor.guard import Guard, GuardCallback, guard_callback
 from resitta.monitor.stats import Stats, stats_of
-from resitta.options import Options, Ranks
-from resitta.registry import create
+from resitta.norm.bn_layers import check_model
 from resitta.runtime.background import Background
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
 from resitta.runtime.rollback import Rollback
-from resitta.suitable import check_model
 from resitta.training.entropy import tally
 from resitta.training.network import Network, Normalized, Output, Precision
 from resitta.training.sharing import match_bn_precision, once_per_tensor
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Ranks: TypeAlias = "ProcessGroup | Literal['world'] | None"
+"""The processes that adapt together: all of torch.distributed, some of them, or this one alone."""
+
+
+class Learn(Protocol):
+    """From images to logits, and learn; the prediction may have been made already."""
+
+    def __call__(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
+        """Return the logits."""
 
 
 def adapt(
@@ -53,8 +74,8 @@ def adapt(
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
 
-    The model is never modified. Its frozen weights are shared, not copied: if you go on training the same model
-    object, give the adapter a `copy.deepcopy` of it.
+    The model is never modified. Its frozen weights are shared, not copied: to continue training the same model object,
+    give the adapter a `copy.deepcopy` of it.
 
     Args:
         model: any classifier with BatchNorm layers; float images N×C×H×W in, logits N×classes out.
@@ -64,16 +85,16 @@ def adapt(
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
         normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
         non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
-        guard: True, or a `Guard` with settings of its own, takes back what would break the adapter.
-        precision: "exact" computes in the model's own precision, "bf16" as far as it is safe in bfloat16 (autocast),
-            on a CUDA device with copies of the frozen weights in half their size.
-        cuda_graphs: on a CUDA device, record repeated work once and launch it as a whole; False if your model's
-            forward pass depends on more than its inputs and weights.
+        guard: True, or a `Guard` with settings of its own, undoes updates that would break the adapter.
+        precision: "exact" computes in the model's own precision; "bf16" uses bfloat16 autocast where that is safe, and
+            on a CUDA device bfloat16 copies of the frozen weights.
+        cuda_graphs: on a CUDA device, record repeated work as CUDA graphs; False if your model's forward pass depends
+            on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
-            alone; predictions then follow what was learned a little later. `sync()` waits. For "resitta" and "rotta".
+            alone; predictions use what was learned a little later. `sync()` waits. For "resitta" and "rotta".
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
-        classes: how many the model tells apart; only for a method that has to know it and a model that does not tell
-            when asked with an image of a usual size.
+        classes: the number of classes; needed only where a method has to know it and the model takes images of none
+            of the usual sizes.
         settings: any setting of the method, by name.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -83,21 +104,88 @@ def adapt(
     >>> logits.shape, adapter.stats.samples, adapter.stats.bank.occupancy
     (torch.Size([16, 5]), 16, 16)
     """
-    chosen = create(method, preset=preset, **settings)
-    return Adapter(
-        model,
-        chosen,
-        seed=seed,
-        output=output,
-        normalized=normalized,
-        non_finite=non_finite,
-        guard=guard,
-        precision=precision,
-        cuda_graphs=cuda_graphs,
-        background=background,
-        group=group,
-        classes=classes,
-    )
+    given = locals()
+    options = {name: given[name] for name in Options.__dataclass_fields__}
+    return Adapter(model, create(method, preset=preset, **settings), **options)
+
+
+def load(model: nn.Module, path: store.StatePath, **functions: Callable[..., Any]) -> "Adapter":
+    """Make an adapter from a file that `adapter.save` wrote; it continues bit for bit where that one stopped.
+
+    Args:
+        model: the same source model, with the same weights, as the saved adapter's; it is not in the file.
+        path: the file.
+        functions: what a file cannot hold, by name, if the adapter had it: `strong_view=...`, `output=...`.
+
+    Raises:
+        BadState: the file is missing, damaged, of a newer format, or belongs to another model.
+        UnsuitableModel: the model lacks what the saved method needs.
+
+    >>> import tempfile
+    >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
+    >>> adapter, images = adapt(model, "tent"), torch.rand(8, 3, 2, 2)
+    >>> _ = adapter(images)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     adapter.save(f"{folder}/state.safetensors")
+    ...     other = load(model, f"{folder}/state.safetensors")
+    >>> torch.equal(adapter(images), other(images))
+    True
+    """
+    return read_adapter(path, functions, lambda method, **options: Adapter(model, method, **options))
+
+
+def recover(model: nn.Module, folder: store.StatePath, **functions: Callable[..., Any]) -> "Adapter":
+    """Continue from the newest intact file of an `Autosave`; see `load` for the arguments and errors.
+
+    >>> recover(nn.Linear(2, 2), "no/such/folder")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadState: no/such/folder holds no state that verifies (0 files); begin with resitta.adapt
+    """
+    return load(model, newest_state(folder), **functions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options of `adapt`, which documents them: one frozen record, checked once.
+
+    >>> Options(seed=3).precision
+    'exact'
+    """
+
+    seed: int = 0
+    output: Output = None
+    normalized: Normalized | None = None
+    non_finite: NonFinite = "raise"
+    guard: Guard | bool = False
+    precision: Precision = "exact"
+    cuda_graphs: bool = True
+    background: bool = False
+    group: Ranks = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.non_finite not in ("raise", "skip"):
+            raise BadSetting(f"non_finite must be 'raise' or 'skip', found {self.non_finite!r}")
+        if self.precision not in ("exact", "bf16"):
+            raise BadSetting(f"precision must be 'exact' or 'bf16', found {self.precision!r}")
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
+            raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {self.seed!r}")
+        for name in ("cuda_graphs", "background"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")
+        if self.classes is not None and (type(self.classes) is not int or self.classes < 2):
+            raise BadSetting(f"classes must be a whole number from 2 on, found {self.classes!r}; or leave it out")
+        if self.group is not None:
+            self._check_group()
+
+    def _check_group(self) -> None:
+        if self.guard:
+            reason = "a guard judges one stream, and would take back updates that the other ranks keep"
+            raise BadSetting(f"a group cannot be guarded: {reason}; leave out guard= or group=")
+        if self.background:
+            reason = "ranks must not leave out samples on their own when there is no time for them"
+            raise BadSetting(f"a group cannot learn in the background: {reason}; leave out background= or group=")
 
 
 class Adapter(nn.Module):
@@ -106,7 +194,7 @@ class Adapter(nn.Module):
     def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
         self.options = Options(**options)
-        check_model(model, method)
+        check_model(model, needs=method.needs, name=method.name)
         self.method = method
         self.guard: GuardCallback | None = guard_callback(self.options.guard)
         self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
@@ -119,22 +207,22 @@ class Adapter(nn.Module):
         self.reset()
 
     def _equip(self) -> None:
-        """Make what no two adapters have in common and no file holds."""
+        """Create per-instance state that is not serialised."""
         self.generator = torch.Generator()
         self.pauses = Pauses()
-        self.replay = Replay()
+        self.replay = CudaGraphs()
         self.background = Background(self) if self.options.background else None
         self.lock: AbstractContextManager[Any] = self.background.worker if self.background else new_lock()
         self.calls = self.background.calls if self.background else self.lock
 
     @property
     def source(self) -> Network:
-        """The caller's network, as it came; its weights are shared with the caller's model."""
+        """The caller's network; its weights are shared with the caller's model."""
         return self._source[0]
 
     @synchronized
     def reset(self) -> None:
-        """Go back to the source, bit for bit: the learner starts anew."""
+        """Return to the source, bit for bit: a new learner starts."""
         self.samples = 0
         self.generator.manual_seed(self.options.seed)
         with torch.inference_mode(False):
@@ -142,7 +230,7 @@ class Adapter(nn.Module):
             self.rollback = Rollback(self.learner, self.generator)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
-            if isinstance(module, Replay):  # a recording runs as a whole: in the background it would not make way
+            if isinstance(module, CudaGraphs):  # a graph runs as a whole: in the background it would not make way
                 module.enabled = self.options.cuda_graphs and self.background is None
         if self.background is not None:
             self.background.connect(self)
@@ -155,14 +243,60 @@ class Adapter(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
         refuse_recording()
-        if self.background is not None:
-            with self.background.calling():
-                return answer(self, images, self.background.predict, self.background.step)
-        with defer_signals(), self.lock:
-            return answer(self, images, self._predict, self.learn)
+        with self._entered() as (predict, learn):
+            images, pixels = checked(images, self.source)
+            paused = bool(self.pauses)
+            early = images.is_cuda and (paused or (self.learner.learns_from_predictions and not self.callbacks))
+            predicted = predict_early(images, pixels, predict) if early else None
+            finite = pixels.check(self.options.non_finite)
+            if finite is not None:
+                return answer_finite(images, finite, predict, predict if paused else learn)
+            if not paused:
+                return learn(images, predicted)
+            return predict(images) if predicted is None else predicted
+
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
+        """Learn from a batch that was predicted elsewhere: by an exported copy, or by another process.
+
+        The images are checked as in a call. Callbacks run, a failed step changes nothing, and while the adapter is
+        paused nothing is learned. Methods that learn only from predictions of their own, such as "tent", refuse.
+
+        >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        >>> adapter = adapt(nn.Sequential(*features, nn.Linear(8, 5)), "resitta")
+        >>> deployed, images = adapter.export(), torch.rand(16, 3, 8, 8)
+        >>> adapter.learn_from(images, deployed(images))
+        >>> adapter.stats.samples
+        16
+        """
+        with self._entered() as (_, learn):
+            if not self.learner.learns_from_predictions:
+                advice = "call the adapter on the images instead"
+                raise BadSetting(f"{self.method.name} learns only from what it predicts itself; {advice}")
+            images, pixels = checked(images, self.source)
+            memory = self.learner.memory()
+            logits = check_logits(logits, images, classes=0 if memory is None else memory.classes)
+            finite = pixels.check(self.options.non_finite)
+            if finite is not None:
+                images, logits = images[finite], logits[finite]
+            if len(images) and not self.pauses:
+                learn(images, logits)
+
+    @contextmanager
+    def _entered(self) -> Iterator[tuple[Predict, Learn]]:
+        """Hold the lock of a call, with gradients allowed; yield how to predict, and how to learn.
+
+        A caller's inference_mode forbids training even under enable_grad.
+        """
+        background = self.background
+        if background is not None:
+            with background.calling(), torch.inference_mode(False), torch.enable_grad():
+                yield background.predict, background.step
+        else:
+            with defer_signals(), self.lock, torch.inference_mode(False), torch.enable_grad():
+                yield self._predict, self.learn
 
     def _predict(self, images: Tensor) -> Tensor:
-        """Predict only; random views a method may use leave no trace."""
+        """Predict only; the random views that a method may use do not advance the generator."""
         before = self.generator.get_state()
         try:
             with torch.no_grad():
@@ -171,31 +305,25 @@ class Adapter(nn.Module):
             self.generator.set_state(before)
 
     def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
-        """Predict, unless that was done elsewhere, and learn, with the callbacks around it. For who has the turn.
+        """Predict, unless that was done elsewhere, and learn, with the callbacks around it; return the logits.
 
-        A step that fails leaves the adapter as it was before.
+        All or nothing: a step that fails leaves the adapter unchanged. The caller holds `lock`; without it, call the
+        adapter or `learn_from`.
         """
         for callback in self.callbacks:
             callback.before_step(self, images)
         learner = self.learner
-        undo = self.rollback.keep(tensors=learner.may_update(images))
-        try:
-            logits = self._learn(learner, images, predicted)
-        except BaseException:
-            undo()
-            raise
+        with self.rollback.unless_complete(tensors=learner.may_update(images)):
+            if predicted is None and learner.learns_from_predictions:
+                predicted = learner.predict(images).detach()
+            logits = learner.step(images).detach() if predicted is None else predicted
+            totals = self.entropies.to(logits.device)
+            entropies = self.replay(tally, logits, totals).clone() if logits.is_cuda else tally(logits, totals)
+            if predicted is not None:
+                learner.learn_from(images, predicted)  # the last operation that may fail: see Rollback
+        self.samples, self.entropies = self.samples + len(images), entropies
         for callback in self.callbacks:
             callback.after_step(self, images, logits)
-        return logits
-
-    def _learn(self, learner: Learner, images: Tensor, predicted: Tensor | None) -> Tensor:
-        if predicted is None and learner.predicts_first:
-            predicted = learner.predict(images).detach()
-        logits = learner.step(images).detach() if predicted is None else predicted
-        entropies = self.replay(tally, logits, self.entropies.to(logits.device)).clone()
-        if predicted is not None:
-            learner.learn_from(images, predicted)  # the last that may fail: see Rollback
-        self.samples, self.entropies = self.samples + len(images), entropies
         return logits
 
     def sync(self) -> None:
@@ -218,7 +346,7 @@ class Adapter(nn.Module):
         for callback in self.callbacks:
             callback.on_event(self, event)
 
-    def paused(self) -> Pause:
+    def paused(self) -> Pause[Self]:
         """Predict without learning inside the `with` block; calls from other threads do not learn meanwhile either."""
         return Pause(self)
 
@@ -272,17 +400,8 @@ class Adapter(nn.Module):
         """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
         if assign:
             raise BadState("assign=True would take the tensors away from the optimizer; load without it")
-        before = self.state_dict()
         with torch.inference_mode(False):
-            try:
-                fitted = super().load_state_dict(state_dict, strict)
-                if "_extra_state" not in state_dict:  # strict=False: whatever was loaded, the guard does not know it
-                    load_guard(self, None)
-                check_values(self)
-            except Exception as error:
-                super().load_state_dict(before)
-                reason = " ".join(str(error).split())
-                raise BadState(f"the state does not fit this {self.method.name} adapter: {reason}") from error
+            fitted = store.load_state(self, super().load_state_dict, state_dict, strict)
         self._loaded()
         return fitted
 
@@ -294,25 +413,11 @@ class Adapter(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters, the random generator and the guard's state for `state_dict`."""
-        state = {
-            "method": self.method.name,
-            "model": self.fingerprint.structure,
-            "samples": self.samples,
-            "entropies": self.entropies,
-            "generator": self.generator.get_state(),
-        }
-        return state if self.guard is None else {**state, "guard": self.guard.state()}
+        return store.extra_state(self)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take the counters, the random generator and the guard's state back from a `state_dict`."""
-        if state["method"] != self.method.name:
-            raise BadState(f"it was saved by method {state['method']!r}")
-        if state["model"] != self.fingerprint.structure:
-            raise BadState("it was saved with a model whose tensors have other names or shapes, or other classes")
-        self.samples = int(state["samples"])
-        self.entropies = state["entropies"].clone()
-        self.generator.set_state(state["generator"].cpu())
-        load_guard(self, state.get("guard"))
+        store.set_extra_state(self, state)
 
     @synchronized
     def __getstate__(self) -> dict[str, Any]:

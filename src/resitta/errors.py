@@ -7,8 +7,14 @@ True
 """
 
 import importlib
+import json
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+BUILT_FOR_TORCH = ("torch", "torchvision", "torchaudio")
 
 
 class ResittaError(Exception):
@@ -121,7 +127,58 @@ def require(package: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        from resitta.installing import install_extra  # noqa: PLC0415  (only for the message)
-
         top = package.partition(".")[0]
         raise MissingExtra(f"{top} is not installed; run: {install_extra(extra)}") from error
+
+
+def install_extra(extra: str) -> str:
+    """Return the command that adds an extra to the package as it is installed here."""
+    if (CHECKOUT / "pyproject.toml").is_file():
+        return f'pip install -e "{CHECKOUT}[{extra}]"'
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        from urllib.parse import urlparse  # noqa: PLC0415  (only for the message)
+        from urllib.request import url2pathname  # noqa: PLC0415
+
+        return f'pip install "{url2pathname(urlparse(url).path)}[{extra}]"'
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return f'pip install "resitta[{extra}]{f" @ {url}" if url else ""}"'
+
+
+def _origin() -> dict[str, dict[str, str]]:
+    """Where pip took the package from, if not from an index (PEP 610)."""
+    from importlib import metadata  # noqa: PLC0415  (only for the message)
+
+    try:
+        text = metadata.distribution("resitta").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        text = None
+    found: dict[str, dict[str, str]] = json.loads(text or "{}")
+    return found
+
+
+def install(*packages: str, upgrade: bool = False) -> str:
+    """Return the command that installs packages; builds for one torch come from the index of that torch.
+
+    >>> install("timm")
+    'pip install timm'
+    """
+    index = _torch_index()
+    bound = [name for name in packages if index and name in BUILT_FOR_TORCH]
+    others = [name for name in packages if name not in bound]
+    pip = "pip install --upgrade" if upgrade else "pip install"
+    first = [f"{pip} {' '.join(bound)} --index-url {index}"] if bound else []
+    return " && ".join(first + ([f"{pip} {' '.join(others)}"] if others else []))
+
+
+def _torch_index() -> str | None:
+    """The index that has builds for a torch such as 2.13.0+cpu; torch from the common index has no such mark."""
+    from importlib import metadata  # noqa: PLC0415  (only for the message)
+
+    try:
+        mark = metadata.version("torch").partition("+")[2]
+    except metadata.PackageNotFoundError:
+        return None
+    return f"https://download.pytorch.org/whl/{mark}" if re.fullmatch(r"cpu|xpu|cu\d+|rocm[\d.]+", mark) else None

@@ -1,70 +1,105 @@
-"""The small protocol a method fulfils: frozen settings that start a learner, and the learner itself.
+"""What a method is: frozen settings that start a learner, the learner itself, and the names methods go by.
 
-A method is a frozen dataclass of settings. `start` gives it the caller's network and a random generator and gets back
-a learner: a module that holds whatever the method keeps while it runs (networks, memory, optimizer).
-Everything a learner registers as parameter, buffer or submodule is saved, moved and reset without further code; what
-else changes while it runs, such as a counter, it returns from `get_extra_state`. `resitta check` names what is lost.
+A method is a frozen dataclass of settings. `start` is given the caller's network and a random generator and returns a
+learner: a module that holds everything the method keeps while it runs (networks, memory, optimizer). Parameters,
+buffers and submodules of a learner are saved, moved and reset without further code. A learner returns whatever else
+changes while it runs, such as a counter, from `get_extra_state`; `resitta check` names what would be lost.
+
+>>> "resitta" in list_methods()
+True
+>>> create("resitta", preset="imagenet").eta
+0.05
 """
 
+import dataclasses
+import functools
+import importlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from resitta.accel.cuda_graphs import Replay
-from resitta.errors import BadSetting
+from resitta._deprecated import rename_methods
+from resitta.accel.cuda_graphs import CudaGraphs
+from resitta.errors import BadSetting, UnknownName, near
 from resitta.memory.memory import Memory
-from resitta.settings import check_settings
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Optimizer
 from resitta.training.sharing import raise_bn_precision
 
+T = TypeVar("T")
+M = TypeVar("M", bound=type["Method"])
+F = TypeVar("F", bound=Callable[..., Tensor])
 Needs = Literal["nothing", "batch_norm", "running_statistics"]
+_methods: dict[str, type["Method"]] = {}
+
+
+def graphed(function: F) -> F:
+    """Run a learner's method on tensors as a CUDA graph where that is possible; elsewhere it is called as it is.
+
+    The method must never wait for the device, and its result is overwritten by the next one: see `CudaGraphs`.
+    """
+
+    @functools.wraps(function)
+    def inner(self: "Learner", *inputs: Tensor) -> Tensor:
+        return self.replay(function.__get__(self), *inputs) if inputs[0].is_cuda else function(self, *inputs)
+
+    return cast(F, inner)
 
 
 class Learner(nn.Module, ABC):
-    """What a method keeps on one stream. Gradients are enabled inside `step`.
+    """What a method keeps on one stream. Gradients are enabled inside `step` and `learn_from`.
 
-    `self.replay(function, *tensors)` calls a function that never waits for the device; see `Replay`.
+    Write `predict`, and then declare what the learner does and write that:
+
+    - `learns = False`: nothing; a step is a prediction.
+    - `learns_from_predictions = True`: `learn_from`, which learns from a batch and its logits, wherever they were
+      predicted. Such a learner can learn in the background.
+    - otherwise: `step`, which predicts and learns.
     """
 
+    learns: ClassVar[bool] = True
+    """Whether a step may change the learner."""
+    learns_from_predictions: ClassVar[bool] = False
+    """Whether `learn_from` learns from logits that were predicted before, here or elsewhere."""
     updates: int = 0
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        rename_methods(cls, absorb="learn_from", deployed="exportable_network")
 
     def __init__(self) -> None:
         super().__init__()
-        self.replay = Replay()
+        self.replay = CudaGraphs()
 
     @abstractmethod
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and change nothing."""
 
     def step(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch, as they were before learning from it, and learn from it.
-
-        A method that learns from what was predicted, whenever that was, writes `learn_from` instead.
-        """
+        """Return the logits of a batch, as they were before learning from it, and learn from it."""
         logits = self.predict(images)
-        self.learn_from(images, logits)
+        if self.learns:
+            self.learn_from(images, logits)
         return logits
 
     def learn_from(self, images: Tensor, logits: Tensor) -> None:
-        """Learn from a batch and what `predict` said of it."""
-        raise BadSetting(f"{type(self).__name__} learns only from what it predicts itself; leave out background=True")
+        """Learn from a batch and the logits that `predict` returned for it."""
+        raise NotImplementedError(f"{type(self).__name__} learns, and so must write step() or learn_from()")
 
     def may_update(self, images: Tensor) -> bool:
         """Whether a step on these images may change tensors: they are copied first, in case the step fails.
 
-        Say False only for steps that do no more than `Rollback.keep` allows without tensors.
+        Return False only for steps that do no more than `Rollback.keep` allows without tensors.
         """
-        return type(self).step is not type(self).predict
-
-    @property
-    def predicts_first(self) -> bool:
-        """Whether a step is a prediction, which changes nothing, and then learning from it."""
-        return type(self).step is Learner.step
+        return self.learns
 
     def exportable_network(self) -> Network | None:
         """Return the network whose ordinary BatchNorm form predicts what the learner predicts, if there is one."""
@@ -118,3 +153,175 @@ class Method(ABC):
 
         `network.classes` is the number of classes, `network.device` and `network.dtype` say where and how it computes.
         """
+
+
+class AdapterLike(Protocol):
+    """What the runtime, monitors and checkpoints use of a `resitta.Adapter`, which they do not import."""
+
+    method: Method
+    learner: Learner
+    generator: torch.Generator
+    samples: int
+    entropies: Tensor
+    lock: AbstractContextManager[Any]
+    options: Any
+    guard: Any
+    background: Any
+    fingerprint: Any
+    pauses: Any
+    rollback: Any
+
+    @property
+    def source(self) -> Network:
+        """The caller's network."""
+
+    @property
+    def stats(self) -> Any:
+        """A record of the counters, the memory, and the drift of the statistics."""
+
+    @property
+    def mean_entropy(self) -> float:
+        """The mean entropy of all predictions learned from so far."""
+
+    def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
+        """Predict, unless that was done elsewhere, and learn; the caller holds `lock`."""
+
+    def reset(self) -> None:
+        """Return to the source."""
+
+    def emit(self, event: object) -> None:
+        """Report an event to every callback."""
+
+    def save(self, path: Any) -> None:
+        """Write everything learned to one file."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a snapshot of everything learned."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Continue from a snapshot."""
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Give a method class its public name; a name already taken is refused."""
+
+    def decorate(cls: M) -> M:
+        if name in _known():
+            raise BadSetting(f"the name {name!r} belongs to {_methods[name].__qualname__}; choose another")
+        cls.name = name
+        _methods[name] = cls
+        return cls
+
+    return decorate
+
+
+def list_methods() -> list[str]:
+    """Return the registered names, sorted."""
+    return sorted(_known())
+
+
+def forget(module: str) -> None:
+    """Remove the names that a module registered, because it is about to run again."""
+    for name in [name for name, cls in _methods.items() if cls.__module__ == module]:
+        del _methods[name]
+
+
+def get_method(name: str) -> type[Method]:
+    """Return the class registered under a name."""
+    known = _known()
+    if name not in known:
+        raise UnknownName(f"no method is called {name!r}. {near(name, known)}")
+    return known[name]
+
+
+def create(method: str | Method, *, preset: str | None = None, **settings: Any) -> Method:
+    """Make a method from its name, or change settings of a given one; a preset comes before the settings."""
+    if not isinstance(method, str | Method):
+        raise BadSetting(f"a method is a name or an instance such as methods.Tent(), found a {type(method).__name__}")
+    cls = get_method(method) if isinstance(method, str) else type(method)
+    values = {} if preset is None else dict(_preset(cls, preset))
+    values.update(settings)
+    known = [field.name for field in dataclasses.fields(cls)]
+    for key in values:
+        if key not in known:
+            raise UnknownName(f"{cls.name} has no setting {key!r}. {near(key, known)}")
+    return cls(**values) if isinstance(method, str) else dataclasses.replace(method, **values)
+
+
+def _known() -> dict[str, type[Method]]:
+    """All methods by name; the built-in ones register themselves when their package is imported."""
+    importlib.import_module("resitta.methods")
+    return _methods
+
+
+def _preset(cls: type[Method], preset: str) -> dict[str, Any]:
+    if not isinstance(preset, str):
+        raise BadSetting(f"a preset is a name such as 'cifar10', found {preset!r}")
+    if preset not in cls.presets:
+        raise UnknownName(f"{cls.name} has no preset {preset!r}. {near(preset, cls.presets)}")
+    return dict(cls.presets[preset])
+
+
+def setting(
+    default: T,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    doc: str = "",
+) -> T:
+    """Declare a setting with its default, the range it may take, and what it means: `resitta methods NAME` shows it."""
+    known = {"at_least": at_least, "above": above, "at_most": at_most, "doc": doc}
+    return dataclasses.field(default=default, metadata=known)
+
+
+def check_settings(settings: Any) -> None:
+    """Refuse a dataclass whose values do not fit their annotations or ranges."""
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        wrong = _type_trouble(value, hints[field.name]) or _range_trouble(value, field.metadata)
+        if wrong:
+            default = f"; its default is {field.default!r}"
+            raise BadSetting(f"{field.name} must be {wrong}, found {value!r}{default}")
+
+
+def _type_trouble(value: object, hint: Any) -> str | None:
+    """Say what the annotation asks for, or None when the value fits it."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        choices = get_args(hint)
+        return None if value in choices else f"one of {', '.join(map(repr, choices))}"
+    if origin in (Union, UnionType):
+        wrongs = [_type_trouble(value, option) for option in get_args(hint)]
+        return None if None in wrongs else " or ".join(str(wrong) for wrong in wrongs)
+    fits, wanted = _fits(value, origin or hint)
+    return None if fits else wanted
+
+
+def _fits(value: object, hint: Any) -> tuple[bool, str]:
+    """Whether a value has a plain type, and that type in words; anything else in a setting is a function."""
+    a_bool = isinstance(value, bool)
+    plain = {
+        bool: (a_bool, "True or False"),
+        int: (isinstance(value, Integral) and not a_bool, "a whole number"),
+        float: (isinstance(value, Real) and not a_bool and math.isfinite(value), "a finite number"),
+        str: (isinstance(value, str), "a string"),
+        tuple: (isinstance(value, tuple), "a tuple"),
+        type(None): (value is None, "None"),
+    }
+    return plain.get(hint, (callable(value), "callable"))
+
+
+def _range_trouble(value: Any, bounds: Any) -> str | None:
+    """Say which bound the value breaks; NaN breaks every bound."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return None
+    low, above, high = bounds.get("at_least"), bounds.get("above"), bounds.get("at_most")
+    if low is not None and not value >= low:
+        return f">= {low}"
+    if above is not None and not value > above:
+        return f"> {above}"
+    if high is not None and not value <= high:
+        return f"<= {high}"
+    return None

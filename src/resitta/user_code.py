@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from resitta import registry
 from resitta.errors import BadData, UnknownName, near
+from resitta.method import forget, get_method, list_methods
 
 T = TypeVar("T")
 _loaded: dict[str, tuple[Path, str]] = {}
@@ -31,7 +31,7 @@ def load_file(path: str | Path) -> ModuleType:
     if _loaded.get(name) == (path, digest):
         return sys.modules[name]
     module = sys.modules[name] = _new_module(name, path)
-    registry.forget(name)
+    forget(name)
     _loaded[name] = path, digest
     try:
         # Compiled from what was read: Python's cache of bytecode misses an edit within the same second.
@@ -52,7 +52,7 @@ def load_method(method: str) -> str:
     if not colon:
         return method
     module = load_file(path)
-    own = [known for known in registry.list_methods() if registry.get_method(known).__module__ == module.__name__]
+    own = [known for known in list_methods() if get_method(known).__module__ == module.__name__]
     if name not in own:
         known = near(name, own) if own else f"Put @resitta.register({name!r}) above its class."
         raise UnknownName(f"{path} registers no method {name!r}. {known}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resitta import Adapter, adapt
-from resitta.accel.bf16_weights import Casts
+from resitta.accel.bf16_weights import Bf16Weights
 
 IMAGES = torch.rand(6, 64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -23,15 +23,15 @@ def casts_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resitta.training.network.CASTS_ON", {"cuda", "cpu"})
 
 
-def casts_of(adapter: Adapter) -> Casts:
+def casts_of(adapter: Adapter) -> Bf16Weights:
     """All networks of an adapter share one."""
-    found = {id(module): module for module in adapter.modules() if isinstance(module, Casts)}
+    found = {id(module): module for module in adapter.modules() if isinstance(module, Bf16Weights)}
     (casts,) = found.values()
     return casts
 
 
 @contextmanager
-def not_at_all(self: Casts, *args: Any, **kwargs: Any) -> Iterator[None]:
+def not_at_all(self: Bf16Weights, *args: Any, **kwargs: Any) -> Iterator[None]:
     """Let autocast do it."""
     yield
 
@@ -42,7 +42,7 @@ def test_a_stream_is_answered_as_by_autocast_alone(
 ) -> None:
     ours = adapt(model, method, precision="bf16")
     with_casts = [ours(batch) for batch in IMAGES]
-    monkeypatch.setattr(Casts, "of", not_at_all)
+    monkeypatch.setattr(Bf16Weights, "of", not_at_all)
     theirs = adapt(model, method, precision="bf16")
     assert all(torch.equal(a, theirs(batch)) for a, batch in zip(with_casts, IMAGES, strict=True))
 
@@ -90,7 +90,7 @@ def test_a_weight_that_is_computed_is_left_alone() -> None:
 
 
 def test_moving_forgets_and_copying_leaves_behind() -> None:
-    weight, casts = torch.ones(1, 2), Casts()
+    weight, casts = torch.ones(1, 2), Bf16Weights()
     with casts.of([weight]):
         F.linear(torch.ones(1, 2, dtype=torch.bfloat16), weight)
     assert len(casts) == 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from resitta import adapt, list_methods
-from resitta.accel.cuda_graphs import WARM_UP, Replay
+from resitta.accel.cuda_graphs import WARM_UP, CudaGraphs
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="replays need a CUDA device")
 
@@ -20,13 +20,13 @@ def double(x: Tensor) -> Tensor:
 
 
 def test_without_a_cuda_device_functions_are_called_as_they_are() -> None:
-    replay, x = Replay(), torch.ones(3)
+    replay, x = CudaGraphs(), torch.ones(3)
     results = [replay(double, x) for _ in range(WARM_UP + 2)]
     assert len({result.data_ptr() for result in results}) == len(results), "a replay would return the same tensor"
 
 
 def test_it_has_no_state_and_can_be_copied() -> None:
-    replay = Replay()
+    replay = CudaGraphs()
     replay.enabled = False
     replay._place(0, torch.ones(2))
     assert not replay.state_dict()
@@ -54,13 +54,13 @@ def test_threads_record_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, lambda *args: None)
     monkeypatch.setattr(torch.cuda, "graph", graph)
     with ThreadPoolExecutor(4) as pool:
-        records = list(pool.map(lambda _: Replay()._record(slow, (torch.ones(3),)), range(4)))
+        records = list(pool.map(lambda _: CudaGraphs()._record(slow, (torch.ones(3),)), range(4)))
     assert all(record is not None and record.result is record.inputs[0] for record in records)
 
 
 @needs_cuda
 def test_from_the_third_call_on_the_recording_is_used() -> None:
-    replay = Replay()
+    replay = CudaGraphs()
     for value in range(WARM_UP + 3):
         x = torch.full((3,), float(value), device="cuda")
         assert torch.equal(replay(double, x), 2 * x)
@@ -72,7 +72,7 @@ def test_a_chain_of_functions_works_in_one_place() -> None:
     def shift(x: Tensor, by: Tensor) -> Tensor:
         return x + by
 
-    replay, by = Replay(), torch.tensor(10.0, device="cuda")
+    replay, by = CudaGraphs(), torch.tensor(10.0, device="cuda")
     for value in range(WARM_UP + 3):
         x = torch.full((3,), float(value), device="cuda")
         result = replay(double, replay(shift, replay(double, x), by))
@@ -87,7 +87,7 @@ def test_a_result_may_come_back_as_any_input() -> None:
     def minus(x: Tensor, y: Tensor) -> Tensor:
         return x - y
 
-    replay = Replay()
+    replay = CudaGraphs()
     for value in range(WARM_UP + 3):
         x = torch.full((3,), float(value), device="cuda")
         assert torch.equal(replay(minus, x, replay(double, x)), -x)
@@ -97,7 +97,7 @@ def test_a_result_may_come_back_as_any_input() -> None:
 @needs_cuda
 @pytest.mark.parametrize("change", [lambda net: net.to(torch.float64), lambda net: net.load_state_dict({})])
 def test_moving_and_loading_forget_recordings(change: object) -> None:
-    net = nn.Sequential(Replay()).cuda()
+    net = nn.Sequential(CudaGraphs()).cuda()
     for _ in range(WARM_UP + 1):
         net[0](double, torch.ones(3, device="cuda"))
     assert net[0]._recordings
@@ -110,7 +110,7 @@ def test_what_waits_for_the_device_is_called_as_it_is() -> None:
     def waits(x: Tensor) -> Tensor:
         return x * x.sum().item()
 
-    replay, x, stream = Replay(), torch.ones(3, device="cuda"), torch.cuda.current_stream()
+    replay, x, stream = CudaGraphs(), torch.ones(3, device="cuda"), torch.cuda.current_stream()
     for _ in range(WARM_UP + 3):
         assert torch.equal(replay(waits, x), 3 * x)
         assert torch.cuda.current_stream() == stream, "a recording that failed left the caller in its stream"

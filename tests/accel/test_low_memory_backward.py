@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
 from resitta.accel.frozen_bn import FixedNorm, fixed_norm
-from resitta.accel.low_memory_backward import Lean
+from resitta.accel.low_memory_backward import LowMemoryBackward
 
 
 def block(inplace: bool = False) -> nn.Module:
@@ -33,7 +33,7 @@ def block(inplace: bool = False) -> nn.Module:
 
 def gradients(network: nn.Module, x: Tensor, *, lean: bool) -> list[Tensor]:
     """Of all that is trained."""
-    with Lean() if lean else nullcontext():
+    with LowMemoryBackward() if lean else nullcontext():
         y = network(x)
     trained = [p for p in network.parameters() if p.requires_grad]
     return list(torch.autograd.grad(y.square().sum(), trained))
@@ -72,7 +72,7 @@ def test_the_result_of_every_relu_may_go(relu: Callable[[Tensor], Tensor]) -> No
 def test_in_place_it_writes_into_what_it_was_given(relu: Callable[[Tensor], Tensor], columns: int) -> None:
     x = torch.randn(4, 6, requires_grad=True)
     gradients: list[Tensor] = []
-    for mode in (Lean(), nullcontext()):
+    for mode in (LowMemoryBackward(), nullcontext()):
         y = x * 1
         with mode:
             relu(y if columns == 6 else y[:, :columns])
@@ -97,7 +97,7 @@ def test_behind_a_normalisation_it_keeps_nothing(
     nn.init.normal_(layer.weight)
     nn.init.normal_(layer.bias)
     mean, var = torch.randn(3), torch.rand(3) + 0.1
-    for mode in (Lean(), nullcontext()):
+    for mode in (LowMemoryBackward(), nullcontext()):
         with mode:
             z = relu(fixed_norm(layer, x, mean, var))
         assert isinstance(mode, nullcontext) or not z.grad_fn.saved_tensors  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ def test_the_input_of_a_frozen_convolution_may_go() -> None:
 def _stays(operation: Callable[[Tensor], Tensor], which: str, *, lean: bool) -> bool:
     """Whether the graph of gradients keeps the input or result of an operation alive when nobody else does."""
     x = torch.randn(2, 3, 16, 16, requires_grad=True) + 0
-    with Lean() if lean else nullcontext():
+    with LowMemoryBackward() if lean else nullcontext():
         y = operation(x)
     graph = y.sum()
     memory = StorageWeakRef((x if which == "input" else y).untyped_storage())  # type: ignore[no-untyped-call]

@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from resitta.accel.parallel_streams import Branch, side_stream
+from resitta.accel.parallel_streams import ParallelStreams, side_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA graphs have branches")
 
 
 def test_elsewhere_work_is_done_in_order() -> None:
-    branch, done = Branch(), []
+    branch, done = ParallelStreams(), []
     with branch(torch.ones(1)):
         done.append("branch")
     done.append("trunk")
@@ -18,7 +18,7 @@ def test_elsewhere_work_is_done_in_order() -> None:
 
 @needs_cuda
 def test_without_a_recording_work_stays_in_its_stream() -> None:
-    branch, x, before = Branch(), torch.ones(1, device="cuda"), torch.cuda.current_stream()
+    branch, x, before = ParallelStreams(), torch.ones(1, device="cuda"), torch.cuda.current_stream()
     with branch(x):
         assert torch.cuda.current_stream() == before
     branch.join()
@@ -32,7 +32,7 @@ def test_all_branches_share_one_stream() -> None:
 
 @needs_cuda
 def test_a_recording_computes_the_same_in_branches() -> None:
-    branch, x = Branch(), torch.zeros(1 << 20, device="cuda")
+    branch, x = ParallelStreams(), torch.zeros(1 << 20, device="cuda")
     with branch(x):  # makes the stream, which a recording must not
         pass
     graph = torch.cuda.CUDAGraph()

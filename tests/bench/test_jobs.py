@@ -12,7 +12,7 @@ from resitta.bench.protocol import Protocol
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
 from resitta.data.datasets import ArrayImages
-from resitta.registry import create
+from resitta.method import create
 
 SOURCE, TENT = Job(method=create("source"), seed=1), Job(method=create("tent"), seed=1)
 

@@ -6,8 +6,8 @@ import pytest
 from resitta.bench.paper import DATASETS, PAPER
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import UnknownName
+from resitta.method import create, list_methods
 from resitta.methods import ResiTTA
-from resitta.registry import create, list_methods
 
 SOURCE = Path(__file__).resolve().parents[3] / "shared" / "paper" / "resitta.tex"
 needs_source = pytest.mark.skipif(not SOURCE.exists(), reason="the paper's source is not here")

@@ -2,7 +2,7 @@ import pytest
 
 from resitta.bench.presets import EXPERIMENTS, METHODS, experiment
 from resitta.errors import UnknownName
-from resitta.registry import list_methods
+from resitta.method import list_methods
 
 
 def test_every_experiment_can_be_made() -> None:

@@ -14,15 +14,14 @@ from tests.tools import OWN_METHOD
 from torch import nn
 
 import resitta
-from resitta import registry
+from resitta import method
 from resitta.bench.protocol import Protocol
 from resitta.bench.record import read_json, write_json
 from resitta.bench.runner import Bench, Job, weights_digest
 from resitta.bench.sources import method_source
 from resitta.data.datasets import ArrayImages
 from resitta.errors import BadData
-from resitta.method import Method
-from resitta.registry import create
+from resitta.method import Method, create
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ torch.set_num_threads(1)
 from resitta.bench.runner import Bench, Job
 from resitta.bench.protocol import Protocol
 from resitta.conformance import tiny_network
-from resitta.registry import create
+from resitta.method import create
 from resitta.data.datasets import ArrayImages
 protocol = Protocol(corruptions=("fog", "snow"))
 rng = np.random.default_rng(0)
@@ -129,7 +128,7 @@ def import_mine(path: Path) -> type[Method]:
     assert spec.loader is not None
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return registry._methods.pop("mine")
+    return method._methods.pop("mine")
 
 
 def test_a_changed_method_does_not_return_its_old_result(bench: Bench, tmp_path: Path) -> None:

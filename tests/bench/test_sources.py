@@ -12,10 +12,10 @@ from tests.tools import OWN_METHOD, Gate
 from torch import nn
 
 from resitta.bench.sources import described, method_source, model_source
+from resitta.method import get_method, list_methods
 from resitta.methods import BatchNormAdapt, ResiTTA, Tent
 from resitta.models import Normalised
 from resitta.models import create as create_model
-from resitta.registry import get_method, list_methods
 from resitta.user_code import load_method
 
 

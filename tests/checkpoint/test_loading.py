@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import resitta
+from resitta import method as method_module
 from resitta.checkpoint.format import read, seal
 from resitta.errors import BadState, ResittaError, UnsuitableModel
 from resitta.monitor.guard import Guard
@@ -140,7 +141,7 @@ def test_a_method_that_is_not_there_is_named(model: nn.Module, tmp_path: Path, m
 
     resitta.adapt(model, "mine").save(tmp_path / "x")
     assert isinstance(resitta.load(model, tmp_path / "x").method, Mine)
-    monkeypatch.delitem(__import__("resitta.registry").registry._methods, "mine")
+    monkeypatch.delitem(method_module._methods, "mine")
     with pytest.raises(BadState, match="no method is called 'mine'.*if the method is your own, import it first"):
         resitta.load(model, tmp_path / "x")
 

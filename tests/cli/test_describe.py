@@ -5,7 +5,7 @@ import pytest
 
 import resitta
 from resitta.cli.describe import describe
-from resitta.registry import get_method
+from resitta.method import get_method
 
 
 @pytest.mark.parametrize("name", resitta.list_methods())

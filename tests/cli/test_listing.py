@@ -6,7 +6,7 @@ import pytest
 import resitta
 from resitta.cli import main
 from resitta.cli.describe import describe
-from resitta.registry import get_method
+from resitta.method import get_method
 
 
 @pytest.fixture(autouse=True)

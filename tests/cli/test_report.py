@@ -12,7 +12,7 @@ from resitta.bench.protocol import Protocol
 from resitta.bench.record import RunRecord, save, settings_of
 from resitta.cli import main
 from resitta.data.corruptions import CORRUPTIONS
-from resitta.registry import create
+from resitta.method import create
 
 
 def write(folder: Path, method: str, error: float, seed: int = 1, **changes: Any) -> None:

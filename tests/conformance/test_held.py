@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resitta.accel.cuda_graphs import Replay
+from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.conformance.held import held, lost, same
 
 
@@ -49,7 +49,7 @@ class Learner(nn.Module):
         self.rng = np.random.default_rng(0)
         self.python = random.Random(0)
         self.optimizer = torch.optim.SGD([self.weight], lr=0.1, momentum=0.9)
-        self.replay = Replay()
+        self.replay = CudaGraphs()
         self.me = (self,)
 
 

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 import resitta
 from resitta.conformance import CHECKS, spread_images, spread_network, tiny_network
 from resitta.errors import BadSetting, NonConformant
-from resitta.method import Learner, Method
+from resitta.method import Learner, Method, get_method, list_methods
 from resitta.methods.tent import TentLearner
-from resitta.registry import get_method, list_methods
 from resitta.training.network import Network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rdumb.py"
@@ -104,7 +103,9 @@ def test_a_filter_that_lets_nothing_pass_fails(tmp_path: Path) -> None:
 def test_torchs_own_optimizer_fails_by_name(tmp_path: Path) -> None:
     text = replaced("        self.optimizer.descend((weights * entropies)[kept].mean())", STEPS)
     text = text.replace("from resitta.training.optimizer import SGD", "from torch.optim import SGD")
-    with pytest.raises(NonConformant, match=r"MyRDumbLearner.optimizer is torch's own SGD: .* resitta.training.optim"):
+    with pytest.raises(
+        NonConformant, match=r"MyRDumbLearner.optimizer is torch's own SGD: .* resitta.training.optimizer"
+    ):
         resitta.check_method(load(text, tmp_path).MyRDumb())
 
 

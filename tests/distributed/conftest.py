@@ -11,7 +11,7 @@ from resitta.bench.record import RunRecord
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
 from resitta.distributed import executors as engines
-from resitta.registry import create
+from resitta.method import create
 
 Measured = Callable[[Sequence[RunRecord]], list[dict[str, object]]]
 MODEL = """

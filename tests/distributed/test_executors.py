@@ -14,7 +14,7 @@ from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
 from resitta.distributed.executors import Engine, measure, run_jobs
 from resitta.errors import BadData, BadSetting, WorkerLost
-from resitta.registry import create
+from resitta.method import create
 from resitta.user_code import load_method
 
 Measured = Callable[[Sequence[RunRecord]], list[dict[str, object]]]

@@ -53,7 +53,9 @@ def state(adapter: resitta.Adapter) -> dict[str, Tensor]:
 def learn(learner: Any, samples: Tensor, ages: Tensor) -> None:
     """One update of a plain learner on samples of ours instead of its bank's."""
     weights = timeliness((ages + 1) / 16) if learner.method.name == "rotta" else None
-    learner.networks.update(samples, learner.networks.strong(samples), weights)
+    networks = learner.networks
+    networks.train_student(samples, networks.student.augment(samples, networks.view), weights)
+    networks.move_teacher()
     if learner.method.name == "resitta":
         align([layer for layer in learner.modules() if isinstance(layer, ResiBN)], learner.method.eta)
 

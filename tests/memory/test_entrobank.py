@@ -6,7 +6,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resitta.memory.entrobank import EntroBank, dominant_slots, most_uncertain, outdated, overconfident
+from resitta.memory.entrobank import (
+    EntroBank,
+    IndexedEntroBank,
+    dominant_slots,
+    most_uncertain,
+    outdated,
+    overconfident,
+)
 
 Stream = list[tuple[int, float]]
 SAMPLES = st.tuples(st.integers(0, 3), st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]))
@@ -179,3 +186,68 @@ def test_without_the_uncertainty_rule_any_dominant_sample_may_leave_and_chance_i
     results = [run(seed) for seed in range(30)]
     assert {tuple(result) for result in results} == {(4, 1, 2, 3), (0, 4, 2, 3), (0, 1, 4, 3)}
     assert results == [run(seed) for seed in range(30)]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[list[tuple[int, float]], dict[str, int | bool]]:
+    """Samples in runs of one class, with entropies that often tie, and rules with short ages."""
+    runs = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 12)), min_size=1, max_size=25))
+    labels = [label for label, length in runs for _ in range(length)]
+    entropies = draw(st.lists(st.integers(0, 9), min_size=len(labels), max_size=len(labels)))
+    rules: dict[str, int | bool] = {
+        "capacity": draw(st.integers(1, 12)),
+        "forget_age": draw(st.integers(1, 60)),
+        "mature_age": draw(st.integers(1, 30)),
+        "drop_outdated": draw(st.booleans()),
+        "drop_overconfident": draw(st.booleans()),
+        "compare_uncertainty": draw(st.integers(0, 3)) > 0,
+    }
+    return [(label, entropy / 4) for label, entropy in zip(labels, entropies, strict=True)], rules
+
+
+def contents(bank: EntroBank) -> list[list[float]]:
+    return [bank.labels.tolist(), bank.entropies.tolist(), bank.births[: bank.size].tolist()]
+
+
+@settings(max_examples=150, deadline=None)
+@given(streams())
+def test_every_decision_is_that_of_the_plain_bank(case: tuple[list[tuple[int, float]], dict[str, int | bool]]) -> None:
+    samples, rules = case
+    banks = [kind(generator=torch.Generator().manual_seed(0), **rules) for kind in (EntroBank, IndexedEntroBank)]  # type: ignore[arg-type]
+    for label, entropy in samples:
+        for bank in banks:
+            bank.add(torch.zeros(1, 1, 1, 1), np.array([label]), np.array([entropy]))
+        assert contents(banks[0]) == contents(banks[1])
+
+
+def long_filled(kind: type[EntroBank], samples: int = 3000) -> EntroBank:
+    rng = np.random.default_rng(0)
+    bank = kind(50, generator=torch.Generator(), mature_age=40, forget_age=150)
+    labels = np.repeat(rng.integers(0, 7, samples // 10), 10)
+    bank.add(torch.zeros(samples, 1, 1, 1), labels, rng.random(samples).round(2))
+    return bank
+
+
+def test_the_index_survives_a_saved_state_and_new_scores() -> None:
+    plain, indexed = long_filled(EntroBank), long_filled(IndexedEntroBank)
+    restored = IndexedEntroBank(50, generator=torch.Generator(), mature_age=40, forget_age=150)
+    restored.set_extra_state(indexed.get_extra_state())
+    logits = torch.randn(50, 7, generator=torch.Generator().manual_seed(0))
+    rng = np.random.default_rng(1)
+    for bank in (plain, indexed, restored):
+        bank.rescore(logits)
+    for label, entropy in zip(rng.integers(0, 7, 400), rng.random(400), strict=True):
+        for bank in (plain, indexed, restored):
+            bank.add(torch.zeros(1, 1, 1, 1), np.array([label]), np.array([entropy]))
+        assert contents(plain) == contents(indexed) == contents(restored)
+
+
+def test_the_index_holds_what_the_bank_holds() -> None:
+    bank = long_filled(IndexedEntroBank, 30_000)
+    assert isinstance(bank, IndexedEntroBank)
+    assert sum(map(len, bank._by_age.values())) == sum(map(len, bank._by_entropy.values())) == 50
+    for label, count in enumerate(bank.counts.tolist()):
+        assert len(bank._by_age.get(label, ())) == count
+        assert label in bank._by_count[count] or not count
+    bank.forget_before(bank.clock - 20)
+    assert sum(map(len, bank._by_age.values())) == bank.size < 50

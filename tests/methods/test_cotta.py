@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from resitta import adapt
+from resitta.method import create
 from resitta.methods.cotta import CoTTALearner
-from resitta.registry import create
 
 Twin = Callable[[nn.Module], nn.Module]
 Stream = Callable[[int], Tensor]

@@ -92,7 +92,7 @@ def test_unknown_names_are_answered_with_near_ones(timm: SimpleNamespace, torchv
 def test_a_library_that_is_absent_names_the_command(
     monkeypatch: pytest.MonkeyPatch, torch_version: str, library: str, command: str
 ) -> None:
-    monkeypatch.setattr("resitta.installing.version", lambda _: torch_version)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: torch_version)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtra, match=f"cannot be imported: {library} is not installed; run: {command}$"):
         create(f"{library}:resnet50")

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from resitta.norm.bn_layers import BatchNorm
-from resitta.norm.moments import batch_moments
+from resitta.norm.bn_layers import BatchNorm, batch_moments
 from resitta.norm.resibn import ResiBN, align, soft_align, wasserstein
 
 Case = tuple[BatchNorm, Tensor]

@@ -8,7 +8,7 @@ from resitta.bench.presets import TASKS
 from resitta.bench.record import RunRecord, settings_of
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
-from resitta.registry import create
+from resitta.method import create
 from resitta.report.against import dataset_of, notes, obstacles, printed_row
 from resitta.report.groups import grouped
 

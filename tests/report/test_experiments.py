@@ -7,7 +7,7 @@ import pytest
 from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, settings_of
 from resitta.data.corruptions import CORRUPTIONS
-from resitta.registry import create
+from resitta.method import create
 from resitta.report.against import changed
 from resitta.report.experiments import Comparison, find_ablation, find_sweeps, main_rows
 from resitta.report.identity import from_folder

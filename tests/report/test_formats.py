@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from resitta.bench.presets import METHODS
-from resitta.registry import get_method
+from resitta.method import get_method
 from resitta.report.experiments import Comparison
 from resitta.report.formats import (
     as_csv,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from resitta import registry
+from resitta import method
 from resitta.bench.presets import METHODS
 from resitta.bench.protocol import Domain, Protocol
 from resitta.bench.record import RunRecord
@@ -39,7 +39,7 @@ def test_the_papers_methods_have_the_papers_names(make_run: MakeRun) -> None:
 
 def test_titles_are_not_inherited(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     for cls in (Titled, Untitled):
-        monkeypatch.setitem(registry._methods, cls.name, cls)
+        monkeypatch.setitem(method._methods, cls.name, cls)
     assert title_of(make_run("titled")) == "My <method>"
     assert title_of(make_run("untitled")) == "untitled"
     assert title_of(make_run("titled", title="As recorded")) == "As recorded"

@@ -9,7 +9,7 @@ import pytest
 from resitta.bench.record import RunRecord, settings_of
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import UnknownName
-from resitta.registry import create
+from resitta.method import create
 from resitta.report.printing import FORMS, report_text
 
 MakeRun = Callable[..., RunRecord]

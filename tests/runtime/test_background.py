@@ -13,7 +13,7 @@ from tests.tools import Gate, same
 from torch import Tensor, nn
 
 import resitta
-from resitta.checkpoint.autosave import Autosave, recover, saved
+from resitta.checkpoint.autosave import Autosave, saved
 from resitta.errors import BadImages, BadSetting, Collapsed
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.guard import Guard
@@ -365,7 +365,7 @@ def test_autosave_saves_from_the_worker(model: nn.Module, tmp_path: Path) -> Non
         adapter.stats  # noqa: B018  (looks at the same time)
     adapter.sync()
     assert len(saved(tmp_path)) == 3
-    again = recover(model, tmp_path)
+    again = resitta.recover(model, tmp_path)
     assert again.options.background
     assert same(again.state_dict(), adapter.state_dict())
     assert [event.updates for event in events if isinstance(event, resitta.monitor.events.Updated)] == [1, 2, 3]

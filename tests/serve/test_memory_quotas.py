@@ -6,8 +6,7 @@ import torch
 from tests.tools import same
 
 from resitta.memory.cstu import CSTU
-from resitta.memory.entrobank import EntroBank
-from resitta.memory.indexed_entrobank import IndexedEntroBank
+from resitta.memory.entrobank import EntroBank, IndexedEntroBank
 from resitta.memory.memory import Memory
 from resitta.serve.memory_quotas import PROTECTED, Shares
 

@@ -1,3 +1,5 @@
+"""An anchor bounds how far parameters can go, and does nothing where it is not asked for."""
+
 import copy
 import math
 
@@ -5,9 +7,18 @@ import pytest
 import torch
 from torch import nn
 
-from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta import adapt
+from resitta.norm.bn_layers import BatchStatisticsBN, batch_moments
 from resitta.training.network import Network
-from resitta.training.self_training import SelfTraining, follow, seeded_view, soft_cross_entropy
+from resitta.training.optimizer import Adam
+from resitta.training.self_training import (
+    Anchor,
+    LocalReduction,
+    SelfTraining,
+    ema_update,
+    seeded_view,
+    soft_cross_entropy,
+)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_paper() -> None:
@@ -39,7 +50,7 @@ def test_the_teacher_follows_the_parameters_and_nothing_else() -> None:
     nn.init.constant_(student.weight, 5.0)
     nn.init.constant_(student.bias, -2.0)
     student.running_mean = torch.full((2,), 9.0)
-    follow(teacher, student, nu=0.1)
+    ema_update(teacher, student, nu=0.1)
     torch.testing.assert_close(teacher.weight.tolist(), [1.4, 1.4])
     torch.testing.assert_close(teacher.bias.tolist(), [-0.2, -0.2])
     assert student.weight.tolist() == [5.0, 5.0]
@@ -50,15 +61,15 @@ def test_the_teacher_follows_the_parameters_and_nothing_else() -> None:
 def test_the_rates_zero_and_one() -> None:
     teacher, student = nn.Linear(2, 2), nn.Linear(2, 2)
     before = teacher.weight.tolist()
-    follow(teacher, student, nu=0.0)
+    ema_update(teacher, student, nu=0.0)
     assert teacher.weight.tolist() == before
-    follow(teacher, student, nu=1.0)
+    ema_update(teacher, student, nu=1.0)
     torch.testing.assert_close(teacher.weight, student.weight)
 
 
 def test_networks_of_different_shape_are_not_mixed_up() -> None:
     with pytest.raises(RuntimeError, match="same number"):
-        follow(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nu=0.1)
+        ema_update(nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nu=0.1)
 
 
 def test_one_update_by_hand(model: nn.Module) -> None:
@@ -69,7 +80,8 @@ def test_one_update_by_hand(model: nn.Module) -> None:
     targets = twin.teacher(images).softmax(1)
     loss = (-(targets * twin.student(images * 0.5).log_softmax(1)).sum(1) * weights).mean()
     gradients = torch.autograd.grad(loss, list(twin.student.parameters()))
-    nets.update(images, nets.strong(images), weights)
+    nets.train_student(images, nets.student.augment(images, nets.view), weights)
+    nets.move_teacher()
     for start, gradient, student, teacher in zip(
         before, gradients, nets.student.parameters(), nets.teacher.parameters(), strict=True
     ):
@@ -85,3 +97,57 @@ def test_a_view_of_the_users_is_kept_and_none_draws_from_the_generator() -> None
     view = seeded_view(None, generator, per_sample=False)
     images = torch.rand(2, 3, 32, 32)
     assert not torch.equal(view(images), view(images))
+
+
+def test_a_parameter_pushed_for_ever_stays_within_the_bound() -> None:
+    weight = nn.Parameter(torch.zeros(3))
+    optimizer, anchor = Adam([weight], lr=0.01), Anchor([weight], pull=0.1)
+    for _ in range(500):
+        optimizer.descend(weight.sum())
+        anchor([weight])
+    assert torch.allclose(weight.detach(), torch.full((3,), -0.09), atol=1e-3), "lr (1-a) / a"
+
+
+def test_without_pull_it_keeps_and_changes_nothing() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    anchor = Anchor([weight], pull=0.0)
+    weight.data.fill_(7.0)
+    anchor([weight])
+    assert weight.tolist() == [7.0, 7.0]
+    assert not list(anchor.buffers())
+
+
+def test_without_parameters_there_is_nothing_to_hold() -> None:
+    Anchor([], pull=0.1)([])
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    adapter = adapt(model.eval(), "resitta", anchor=0.1, update_every=16)
+    adapter(torch.rand(16, 3, 10, 10, generator=torch.Generator().manual_seed(0)))
+    assert adapter.stats.updates == 1
+
+
+def test_it_moves_with_the_network_and_leaves_no_trace_in_its_state() -> None:
+    anchor = Anchor([torch.ones(2)], pull=0.5).to(torch.float64)
+    assert [buffer.dtype for buffer in anchor.buffers()] == [torch.float64]
+    assert not anchor.state_dict()
+
+
+def test_resitta_with_an_anchor_stays_nearer_to_the_source(model: nn.Module) -> None:
+    images = torch.rand(40, 16, 3, 10, 10, generator=torch.Generator().manual_seed(0))
+    distances = []
+    for anchor in (0.0, 0.1, 1.0):
+        adapter = adapt(model, "resitta", anchor=anchor, update_every=16, nu_m=0.5)
+        for batch in images:
+            adapter(batch)
+        exported = dict(adapter.export().named_parameters())
+        distances.append(sum(float((exported[name] - p).detach().norm()) for name, p in model.named_parameters()))
+    assert distances[0] > 2 * distances[1] > 0
+    assert distances[2] < 1e-6
+
+
+def test_alone_everything_is_as_it_is() -> None:
+    union, x, gradients = LocalReduction(), torch.rand(6, 3, 2, 2), [torch.tensor([1.0, 2.0]), None]
+    assert union.begin(x) is x
+    assert union.begin(x[:0]) is None
+    assert union.moments is batch_moments, "layers know by this that they may take their fast paths"
+    assert union.mean(torch.tensor([1.0, 2.0, 6.0])) == 3
+    assert union.add_gradients(gradients) is gradients

@@ -12,12 +12,12 @@ from torch.overrides import TorchFunctionMode
 OPERATIONS = {F.conv1d, F.conv2d, F.conv3d, F.linear}
 
 
-class Casts(nn.Module):
+class Bf16Weights(nn.Module):
     """Copies of weights that never change, in half the memory and in the layout that convolutions are fastest in.
 
     It is a module without state so that moving whatever it is part of makes it forget its copies.
 
-    >>> weight, casts = torch.ones(1, 2), Casts()
+    >>> weight, casts = torch.ones(1, 2), Bf16Weights()
     >>> with casts.of([weight]):
     ...     F.linear(torch.ones(1, 2, dtype=torch.bfloat16), weight)
     tensor([[2.]], dtype=torch.bfloat16)
@@ -44,7 +44,7 @@ class Casts(nn.Module):
             layout = torch.channels_last if channels_last and weight.ndim == 4 else torch.contiguous_format
             return self._copy(weight, layout)
 
-        with Casting(cast):
+        with _Casting(cast):
             yield
 
     def _copy(self, weight: Tensor, layout: torch.memory_format) -> Tensor:
@@ -58,7 +58,7 @@ class Casts(nn.Module):
             self._copies.setdefault(key, copied)
         return self._copies[key]
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Casts":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Bf16Weights":
         self._copies = {}
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 
@@ -67,7 +67,7 @@ class Casts(nn.Module):
         return {**self.__dict__, "_copies": {}}
 
 
-class Casting(TorchFunctionMode):
+class _Casting(TorchFunctionMode):
     """Gives operations another tensor for their weight."""
 
     def __init__(self, cast: Callable[[Tensor], Tensor]) -> None:

@@ -1,12 +1,13 @@
-"""Replay: work on a CUDA device is launched kernel by kernel at first, then recorded once and launched as a whole.
+"""CUDA graphs: repeated work on a CUDA device is launched kernel by kernel at first, then recorded and replayed.
 
-A small network spends more time launching kernels than computing. A recorded graph is launched in one go, but it
-reads and writes the very memory it was recorded with; hence the rules for a function that is replayed:
+A small network spends more time launching kernels than computing. A recorded graph is launched as a whole, but it
+reads and writes the memory it was recorded with. Hence the rules for a function that is replayed:
 
 - it works on tensors alone and never waits for the device (no `.item()`, no `if` on a value);
-- what it changes, it changes in place; what it returns is overwritten by the next replay, of whatever function of the
-  same `Replay`, since all its recordings share the memory they work in: what lies in between, the places of inputs of
-  one shape, and the first of these for a result of that shape. So a chain of functions works in one place.
+- it changes tensors only in place;
+- its result is overwritten by the next replay of any function of the same `CudaGraphs`: all its recordings share one
+  memory pool and one static input per index and shape; a result that looks like the first input is written there, so
+  that a chain of functions works in one place.
 """
 
 import logging
@@ -33,19 +34,10 @@ RECORDING = new_lock(LockRank.MOMENT)
 """Threads record one at a time: all do it in the same streams."""
 
 
-def call_directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Return `function(*inputs)`, as a `Replay` does where there is nothing to record.
-
-    >>> call_directly(torch.square, torch.tensor([3.0]))
-    tensor([9.])
-    """
-    return function(*inputs)
-
-
-def traits(value: Tensor) -> tuple[Any, ...]:
+def _traits(value: Tensor) -> tuple[Any, ...]:
     """All that a recording knows of a tensor but its values and where they lie.
 
-    >>> traits(torch.ones(2)) == traits(torch.zeros(2)), traits(torch.ones(2)) == traits(torch.ones(3))
+    >>> _traits(torch.ones(2)) == _traits(torch.zeros(2)), _traits(torch.ones(2)) == _traits(torch.ones(3))
     (True, False)
     """
     return value.shape, value.dtype, value.stride(), value.device
@@ -80,13 +72,13 @@ def fill(places: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
         place.copy_(value, non_blocking=True)
 
 
-class Replay(nn.Module):
+class CudaGraphs(nn.Module):
     """Calls functions of tensors; from the third time on with the same shapes, on a CUDA device, as recordings.
 
     Anywhere else, and whenever recording fails, the function is called as it is. It is a module without state so
     that moving or loading whatever it is part of, which may exchange tensors, makes it forget its recordings.
 
-    >>> replay = Replay()
+    >>> replay = CudaGraphs()
     >>> replay(torch.square, torch.tensor([3.0]))
     tensor([9.])
     """
@@ -112,7 +104,7 @@ class Replay(nn.Module):
         """Return `function(*inputs)`; keep a copy of the result if it has to outlive the next call."""
         if not self.enabled or not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
             return function(*inputs)
-        key = (function.__name__, torch.is_grad_enabled(), *map(traits, inputs))
+        key = (function.__name__, torch.is_grad_enabled(), *map(_traits, inputs))
         if key not in self._recordings:
             self._calls[key] += 1
             if self._calls[key] != WARM_UP + 1 or len(self._recordings) >= MOST:
@@ -131,7 +123,7 @@ class Replay(nn.Module):
         try:
             with RECORDING, torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
                 result = function(*places)
-                if traits(result) == traits(places[0]) and not result.requires_grad:
+                if _traits(result) == _traits(places[0]) and not result.requires_grad:
                     result = places[0].copy_(result)
         except Exception as error:  # a model may do anything; what does not record still runs as it is
             reason = str(error).partition("\n")[0]
@@ -144,12 +136,12 @@ class Replay(nn.Module):
 
     def _place(self, index: int, value: Tensor) -> Tensor:
         """The place of all inputs that come at this index and look like this one."""
-        key = index, traits(value)
+        key = index, _traits(value)
         if key not in self._places:
             self._places[key] = torch.empty_like(value)
         return self._places[key]
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Replay":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CudaGraphs":
         self.forget()
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
 

@@ -21,11 +21,11 @@ RELUS = {F.relu, torch.relu, Tensor.relu}
 RELUS_IN_PLACE = {F.relu_, Tensor.relu_}
 
 
-class Lean(TorchFunctionMode):
+class LowMemoryBackward(TorchFunctionMode):
     """Keep nothing of the input of convolutions with frozen weights, and of a ReLU one byte per value, or nothing.
 
     >>> x, weight = torch.tensor([[[1.0, -2.0]]], requires_grad=True), torch.tensor([[[3.0]]])
-    >>> with Lean():
+    >>> with LowMemoryBackward():
     ...     y = F.conv1d(x.relu(), weight)
     >>> torch.autograd.grad(y.sum(), x)
     (tensor([[[3., 0.]]]),)
@@ -49,11 +49,11 @@ def _relu(input: Tensor, inplace: bool = False, *, in_place: bool = False) -> Te
     in_place = inplace or in_place
     if in_place and input._is_view():  # torch allows that to its own operations alone
         return input.relu_()
-    result: Tensor = LeanReLU.apply(input, in_place)  # type: ignore[no-untyped-call]
+    result: Tensor = LowMemoryReLU.apply(input, in_place)  # type: ignore[no-untyped-call]
     return result
 
 
-class LeanReLU(torch.autograd.Function):
+class LowMemoryReLU(torch.autograd.Function):
     """max(x, 0), which keeps where it is positive, unless x can be computed anew."""
 
     @staticmethod

@@ -14,13 +14,13 @@ def side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-class Branch:
+class ParallelStreams:
     """Work inside `with branch(x)` runs beside the work that follows, until `join`.
 
     Only recorded graphs branch. Work that is launched kernel by kernel seldom fills the queue of even one stream, and
     its memory would have to be guarded from being used again too early.
 
-    >>> branch = Branch()
+    >>> branch = ParallelStreams()
     >>> with branch(torch.ones(1)):
     ...     two = 1 + torch.ones(1)
     >>> branch.join()

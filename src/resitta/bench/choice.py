@@ -6,8 +6,7 @@ from typing import Any
 
 from resitta.bench.presets import METHODS
 from resitta.errors import BadSetting, UnknownName, near
-from resitta.method import Method
-from resitta.registry import create, get_method, list_methods
+from resitta.method import Method, create, get_method, list_methods
 from resitta.user_code import load_method
 
 ALL = "all"

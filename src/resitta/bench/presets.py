@@ -9,8 +9,7 @@ from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Protocol
 from resitta.bench.runner import Job
 from resitta.errors import UnknownName, near
-from resitta.method import Method
-from resitta.registry import create
+from resitta.method import Method, create
 
 METHODS, SWEEPS, TABLES, EXPERIMENTS = names.METHODS, names.SWEEPS, names.TABLES, names.EXPERIMENTS
 

@@ -2,15 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
 
-from resitta.adapter import Adapter
+from torch import Tensor
+
 from resitta.checkpoint.io import StatePath, read_document
-from resitta.checkpoint.loading import load
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting, BadState, NotSaved
 from resitta.monitor.callbacks import Callback
@@ -35,6 +33,7 @@ class Autosave(Callback):
         keep: how many files to keep, the newest ones.
 
     >>> import tempfile, torch, resitta
+    >>> from torch import nn
     >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
     >>> adapter, folder = resitta.adapt(model, "tent"), tempfile.TemporaryDirectory()
     >>> adapter.add_callback(Autosave(folder.name, updates=2, keep=3))
@@ -42,7 +41,7 @@ class Autosave(Callback):
     ...     _ = adapter(torch.rand(8, 3, 2, 2))
     >>> [path.name for path in saved(folder.name)]
     ['state-0000000005.safetensors', 'state-0000000004.safetensors', 'state-0000000003.safetensors']
-    >>> recover(model, folder.name).stats.updates
+    >>> resitta.recover(model, folder.name).stats.updates
     10
     """
 
@@ -60,12 +59,12 @@ class Autosave(Callback):
         self.saved_time = time.monotonic()
         self.failures = 0
 
-    def before_step(self, adapter: Adapter, images: Tensor) -> None:
+    def before_step(self, adapter: Any, images: Tensor) -> None:
         """Count from the first step on: an adapter that was recovered has updates already."""
         if self.saved_updates is None:
             self.saved_updates = adapter.learner.updates
 
-    def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+    def after_step(self, adapter: Any, images: Tensor, logits: Tensor) -> None:
         """Save if it is time to."""
         if not self.claim.held:
             return
@@ -75,7 +74,7 @@ class Autosave(Callback):
         if by_updates or by_time:
             self.save(adapter)
 
-    def save(self, adapter: Adapter) -> None:
+    def save(self, adapter: Any) -> None:
         """Save now, and remove what is beyond `keep`."""
         if not self.claim.held:
             reason = "this autosave was closed, or belongs to the process that this one was forked from"
@@ -119,15 +118,9 @@ def saved(folder: StatePath) -> list[Path]:
     return sorted(Path(folder).glob(NAME.format("[0-9]" * 10)), reverse=True)
 
 
-def recover(model: nn.Module, folder: StatePath, **functions: Callable[..., Any]) -> Adapter:
-    """Go on from the newest file of an `Autosave` that verifies; see `load` for the arguments and errors.
-
-    >>> recover(nn.Linear(2, 2), "no/such/folder")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadState: no/such/folder holds no state that verifies (0 files); begin with resitta.adapt
-    """
+def newest_state(folder: StatePath) -> Path:
+    """The newest file of an `Autosave` that verifies."""
     newest = Autosave.latest(folder)
     if newest is None:
         raise BadState(f"{folder} holds no state that verifies ({len(saved(folder))} files); begin with resitta.adapt")
-    return load(model, newest, **functions)
+    return newest

@@ -3,15 +3,16 @@
 import dataclasses
 import logging
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resitta.checkpoint.atomic_write import write_atomically
 from resitta.checkpoint.format import read, seal
+from resitta.checkpoint.values import check_values
 from resitta.errors import BadState
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
+from resitta.method import AdapterLike
+from resitta.monitor.guard import load_guard
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -23,12 +24,12 @@ KEPT = ("seed", "precision", "non_finite", "guard")
 """The options that an adapter keeps when it goes on from a file of another."""
 
 
-def save(adapter: "Adapter", path: StatePath) -> None:
+def save(adapter: AdapterLike, path: StatePath) -> None:
     """Write everything about an adapter but its source model, at once or not at all."""
     write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
 
 
-def restore(adapter: "Adapter", path: StatePath) -> None:
+def restore(adapter: AdapterLike, path: StatePath) -> None:
     """Continue from a file. One that does not fit leaves the adapter as it was.
 
     Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
@@ -47,7 +48,46 @@ def restore(adapter: "Adapter", path: StatePath) -> None:
     _tell_differences(document, described, path)
 
 
-def describe(adapter: "Adapter") -> dict[str, Any]:
+def load_state(adapter: AdapterLike, load: Callable[..., Any], state: Mapping[str, Any], strict: bool) -> Any:
+    """Load a `state_dict` with torch's own `load`; one that does not fit leaves the adapter as it was."""
+    before = adapter.state_dict()
+    try:
+        fitted = load(state, strict)
+        if "_extra_state" not in state:  # strict=False: the guard knows nothing of what was loaded
+            load_guard(adapter, None)
+        check_values(adapter)
+    except Exception as error:
+        load(before)
+        reason = " ".join(str(error).split())
+        raise BadState(f"the state does not fit this {adapter.method.name} adapter: {reason}") from error
+    return fitted
+
+
+def extra_state(adapter: AdapterLike) -> dict[str, Any]:
+    """Return the counters, the random generator and the guard's state."""
+    state = {
+        "method": adapter.method.name,
+        "model": adapter.fingerprint.structure,
+        "samples": adapter.samples,
+        "entropies": adapter.entropies,
+        "generator": adapter.generator.get_state(),
+    }
+    return state if adapter.guard is None else {**state, "guard": adapter.guard.state()}
+
+
+def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
+    """Undo `extra_state`."""
+    if state["method"] != adapter.method.name:
+        raise BadState(f"it was saved by method {state['method']!r}")
+    if state["model"] != adapter.fingerprint.structure:
+        raise BadState("it was saved with a model whose tensors have other names or shapes, or other classes")
+    adapter.samples = int(state["samples"])
+    adapter.entropies = state["entropies"].clone()
+    adapter.generator.set_state(state["generator"].cpu())
+    load_guard(adapter, state.get("guard"))
+
+
+def describe(adapter: AdapterLike) -> dict[str, Any]:
     """Say what a state belongs to. Functions are only named: a file cannot hold them."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
@@ -77,7 +117,7 @@ def read_document(path: StatePath) -> dict[str, Any]:
     return document
 
 
-def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -> None:
+def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath) -> None:
     """Insist on the very model that the state was saved with."""
     structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
     if structure != adapter.fingerprint.structure:
@@ -122,6 +162,6 @@ def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not callable(value)}
 
 
-def _normalized(adapter: "Adapter") -> tuple[list[float], list[float]] | None:
+def _normalized(adapter: AdapterLike) -> tuple[list[float], list[float]] | None:
     mean, std = adapter.source.mean, adapter.source.std
     return None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,18 +11,16 @@ from torch import Tensor, nn
 from resitta.errors import BadState
 from resitta.memory.memory import Memory
 from resitta.memory.pbrs import PBRS
+from resitta.method import AdapterLike
 from resitta.monitor.guard.snapshot import Snapshot
 from resitta.norm.bn_layers import AdaptiveBN
 from resitta.training.domain_shift import DomainShiftDetector
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 MOST_CLASSES = 2**20
 """A count per class is kept: a number of classes beyond any data set would only take memory."""
 
 
-def check_values(adapter: "Adapter") -> None:
+def check_values(adapter: AdapterLike) -> None:
     """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed.
 
     >>> from resitta import adapt

@@ -89,7 +89,7 @@ def check(
         Where to run.
     """
     from resitta.cli.benching import parse_pairs  # noqa: PLC0415
-    from resitta.registry import create  # noqa: PLC0415
+    from resitta.method import create  # noqa: PLC0415
     from resitta.terminal import print_check  # noqa: PLC0415
     from resitta.user_code import load_method  # noqa: PLC0415
 

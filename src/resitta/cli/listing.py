@@ -7,8 +7,8 @@ from typing import Any
 
 from resitta.cli.describe import describe
 from resitta.errors import require
+from resitta.method import get_method, list_methods
 from resitta.models import MODELS
-from resitta.registry import get_method, list_methods
 from resitta.terminal import console
 from resitta.user_code import load_method
 

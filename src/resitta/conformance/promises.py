@@ -17,8 +17,8 @@ from resitta.checkpoint.tree import take_apart
 from resitta.conformance.held import held, lost, same
 from resitta.conformance.subject import Subject
 from resitta.errors import BadImages, BadState, NonConformant, NotExportable
+from resitta.method import create
 from resitta.norm.bn_layers import bn_layers
-from resitta.registry import create
 from resitta.training.network import Network
 
 LONGEST = 1600

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from resitta.conformance.promises import CHECKS
 from resitta.conformance.subject import Subject, spread_images, spread_network
 from resitta.errors import BadSetting, NonConformant
-from resitta.method import Method
-from resitta.registry import create
+from resitta.method import Method, create
 
 
 def check_method(

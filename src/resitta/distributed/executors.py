@@ -24,7 +24,7 @@ from resitta.bench.runner import Bench, Job
 from resitta.bench.spec import Recipe
 from resitta.distributed.cluster import enter
 from resitta.errors import BadSetting, WorkerLost
-from resitta.settings import check_settings, setting
+from resitta.method import check_settings, setting
 
 __all__ = ["Engine", "Results", "measure", "on_processes", "packed", "run_jobs", "work"]
 

@@ -19,23 +19,19 @@ predict with `adapter.paused()`, and save; to go on learning, all restart from o
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from resitta.accel.cuda_graphs import Replay
+from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.bench.record import settings_of
 from resitta.errors import BadSetting, GroupFailure
-from resitta.norm.bn_layers import BatchStatisticsBN
-from resitta.norm.moments import batch_moments
+from resitta.method import AdapterLike
+from resitta.norm.bn_layers import BatchStatisticsBN, batch_moments
 from resitta.training.optimizer import Gradients
-from resitta.training.reduction import LocalReduction
-from resitta.training.self_training import SelfTraining
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
+from resitta.training.self_training import LocalReduction, SelfTraining
 
 
 @runtime_checkable
@@ -43,14 +39,14 @@ class SelfTrainingLearner(Protocol):
     """A learner that can share its updates: a teacher and a student that train on a memory."""
 
     networks: SelfTraining
-    replay: Replay
+    replay: CudaGraphs
     updates: int
 
     def update(self) -> None:
         """Adapt once to what is in the memory."""
 
 
-def join(adapter: "Adapter", group: dist.ProcessGroup | Literal["world"]) -> None:
+def join(adapter: AdapterLike, group: dist.ProcessGroup | Literal["world"]) -> None:
     """Let an adapter's updates be common to all ranks of a process group. Every rank calls it."""
     learner = _sharing(adapter)
     if not dist.is_available() or not dist.is_initialized():
@@ -64,7 +60,7 @@ def join(adapter: "Adapter", group: dist.ProcessGroup | Literal["world"]) -> Non
         union.compare(_digest(adapter))
 
 
-def finish(adapter: "Adapter") -> None:
+def finish(adapter: AdapterLike) -> None:
     """Say that this rank's stream has ended, and take part in the others' updates until theirs have ended too.
 
     >>> import tempfile, resitta
@@ -180,7 +176,7 @@ class _Total(torch.autograd.Function):
         return ctx.group.total(gradients[0]), None
 
 
-def _sharing(adapter: "Adapter") -> SelfTrainingLearner:
+def _sharing(adapter: AdapterLike) -> SelfTrainingLearner:
     """Refuse methods whose updates cannot be shared."""
     learner: object = adapter.learner
     on_batches = any(isinstance(layer, BatchStatisticsBN) for layer in adapter.learner.modules())
@@ -194,7 +190,7 @@ def _sharing(adapter: "Adapter") -> SelfTrainingLearner:
     return learner
 
 
-def _digest(adapter: "Adapter") -> int:
+def _digest(adapter: AdapterLike) -> int:
     """A number for everything that must be the same on all ranks."""
     method, precision = adapter.method, adapter.options.precision
     text = json.dumps([method.name, settings_of(method), precision, adapter.fingerprint.content])

@@ -5,12 +5,15 @@ an outdated one first, else a long-persisted over-confident one, else the most u
 more certain. Ties: the older sample goes first, then the lower slot.
 """
 
+from bisect import bisect_left, insort
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from resitta.memory.memory import Memory, random_choice
-from resitta.memory.storage import Storage
+from resitta.memory.memory import Memory, Storage, random_choice
 
 Slots = NDArray[np.int64]
 Ages = NDArray[np.int64]
@@ -114,3 +117,99 @@ class EntroBank(Memory):
             return random_choice(slots, self.generator)
         slot = most_uncertain(slots, ages, entropies)
         return slot if entropy < entropies[slot] else None
+
+
+class IndexedEntroBank(EntroBank):
+    """Decides exactly as `EntroBank`, from sorted lists per class instead of a look at every sample.
+
+    Classes are grouped by their count, so that the dominant ones are at hand. Of each class there are the samples by
+    age and by entropy; of equal entropies the older comes first.
+
+    >>> bank = IndexedEntroBank(2, generator=torch.Generator())
+    >>> bank.add(torch.rand(3, 3, 4, 4), np.array([0, 0, 1]), np.array([0.9, 0.5, 0.7]))
+    >>> sorted(bank.entropies.tolist())
+    [0.5, 0.7]
+    """
+
+    def __init__(self, capacity: int, **rules: Any) -> None:
+        super().__init__(capacity, **rules)
+        self._reindex()
+
+    def admit(self, label: int, entropy: float) -> int | None:
+        """Algorithm 1, lines 6 to 23."""
+        if self.size < self.capacity:
+            return self.size
+        if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
+            return super().admit(label, entropy)
+        dominant, by_age, by_entropy = self._by_count[-1], self._by_age, self._by_entropy
+        if self.forget_age is not None:
+            birth, slot = min([by_age[own][0] for own in dominant])
+            if self.clock - birth >= self.forget_age:
+                return slot
+        if self.mature_age is not None:
+            lowest = [by_entropy[own][0] for own in dominant]
+            mature = [entry for entry in lowest if self.clock - entry[1] >= self.mature_age]
+            if mature:
+                return min(mature)[2]
+        highest = max([by_entropy[own][-1][0] for own in dominant])
+        if entropy >= highest:
+            return None
+        ends = [by_entropy[own] for own in dominant if by_entropy[own][-1][0] == highest]
+        return min([entries[bisect_left(entries, (highest,))] for entries in ends])[2]
+
+    def put(self, slot: int, label: int, entropy: float, birth: int) -> None:
+        """Note the sample, and keep the index up to date."""
+        if slot < self.size:
+            self._unlist(slot)
+        super().put(slot, label, entropy, birth)
+        self._list(slot, label, entropy, birth)
+
+    def _list(self, slot: int, label: int, entropy: float, birth: int) -> None:
+        ages = self._by_age.setdefault(label, [])
+        self._regroup(label, len(ages), len(ages) + 1)
+        ages.append((birth, slot))  # younger than all others
+        insort(self._by_entropy.setdefault(label, []), (entropy, birth, slot))
+
+    def _unlist(self, slot: int) -> None:
+        label, entropy, birth = int(self.all_labels[slot]), float(self.all_entropies[slot]), int(self.births[slot])
+        ages, entropies = self._by_age[label], self._by_entropy[label]
+        self._regroup(label, len(ages), len(ages) - 1)
+        del ages[bisect_left(ages, (birth,))], entropies[bisect_left(entropies, (entropy, birth))]
+
+    def _regroup(self, label: int, old: int, new: int) -> None:
+        """Move a class to the group of its new count; the last group is that of the dominant classes."""
+        groups = self._by_count
+        if new == len(groups):
+            groups.append(set())
+        groups[old].discard(label)
+        groups[new].add(label)
+        while not groups[-1]:
+            groups.pop()
+
+    def _reindex(self) -> None:
+        self._by_count: list[set[int]] = [set()]
+        self._by_age: dict[int, list[tuple[int, int]]] = {}
+        self._by_entropy: dict[int, list[tuple[float, int, int]]] = {}
+        for slot in self.births[: self.size].argsort().tolist():
+            label, entropy, birth = self.all_labels[slot], self.all_entropies[slot], self.births[slot]
+            self._list(slot, int(label), float(entropy), int(birth))
+
+    def forget_before(self, birth: int) -> None:
+        """Let samples go; the index follows."""
+        super().forget_before(birth)
+        self._reindex()
+
+    def rescore(self, logits: Tensor) -> None:
+        """Replace labels and entropies, and with them the index."""
+        super().rescore(logits)
+        self._reindex()
+
+    def bring_back(self, kept: dict[str, Any]) -> None:
+        """Undo what was added; the index follows."""
+        super().bring_back(kept)
+        self._reindex()
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take everything back from a `state_dict`; the index follows from it."""
+        super().set_extra_state(state)
+        self._reindex()

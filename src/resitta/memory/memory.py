@@ -7,23 +7,52 @@ which reach the host in one copy per batch; the images themselves never leave th
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from resitta.accel.cuda_graphs import Replay
+from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadImages, BadState
-from resitta.memory.storage import Storage
 from resitta.training.entropy import labels_and_entropies
+from resitta.training.network import Network
+
+Place = Literal["model", "cpu"]
 
 Screen = Callable[[Tensor, Tensor], Tensor]
 """Returns the logits of images, NaN for those that shall pass by as if they had not come."""
 
 Quota = Callable[[int | None, int], int | None]
 """From the slot for a sample, and the sample's place in its batch, to the slot it gets; None discards it."""
+
+
+class Storage:
+    """Turns images into what is kept of them, and back.
+
+    Bytes hold pixels in 256 steps, a quarter of the memory: exact for images that were made from bytes.
+
+    >>> network = Network(torch.nn.Linear(1, 1))
+    >>> storage = Storage(network, place="cpu", as_bytes=True)
+    >>> kept = storage.keep(torch.tensor([0.0, 0.2, 1.0]))
+    >>> kept, storage.bring_back(kept)
+    (tensor([  0,  51, 255], dtype=torch.uint8), tensor([0.0000, 0.2000, 1.0000]))
+    """
+
+    def __init__(self, network: Network, *, place: Place = "model", as_bytes: bool = False) -> None:
+        self.network, self.place, self.as_bytes = network, place, as_bytes
+
+    def keep(self, images: Tensor) -> Tensor:
+        """Return images in the form they are kept in."""
+        if self.as_bytes:
+            images = self.network.pixels(images).mul(255).round_().clamp_(0, 255).to(torch.uint8)
+        return images.cpu() if self.place == "cpu" else images
+
+    def bring_back(self, kept: Tensor) -> Tensor:
+        """Return kept images as the model takes them."""
+        images = kept.to(self.network.device, non_blocking=True)
+        return self.network.from_pixels(images.to(self.network.dtype).div_(255)) if self.as_bytes else images
 
 
 class Memory(nn.Module, ABC):
@@ -35,7 +64,7 @@ class Memory(nn.Module, ABC):
         super().__init__()
         self.storage = storage
         self.capacity = capacity
-        self.replay = Replay()
+        self.replay = CudaGraphs()
         self.register_buffer("images", torch.empty(0), persistent=False)  # allocated when the shape is known
         self.all_labels = np.zeros(capacity, dtype=np.int64)
         self.all_entropies = np.zeros(capacity, dtype=np.float64)

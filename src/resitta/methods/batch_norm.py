@@ -6,9 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.method import Learner, Method, Needs
+from resitta.method import Learner, Method, Needs, register
 from resitta.norm.bn_layers import BatchStatisticsBN
-from resitta.registry import register
 from resitta.training.network import Network, Trained
 
 
@@ -37,6 +36,8 @@ class BatchNormAdapt(Method):
 class BatchNormLearner(Learner):
     """The source network on batch statistics."""
 
+    learns = False
+
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network.fork().with_bn(BatchStatisticsBN)
@@ -44,5 +45,3 @@ class BatchNormLearner(Learner):
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits under the batch's own statistics."""
         return self.network.predict(images)
-
-    step = predict

@@ -7,15 +7,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from resitta.method import Learner, Method, Needs
+from resitta.method import Learner, Method, Needs, graphed, register, setting
 from resitta.norm.bn_layers import BatchStatisticsBN
-from resitta.registry import register
-from resitta.settings import setting
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
-from resitta.training.randomness import device_generator
-from resitta.training.self_training import follow, seeded_view, soft_cross_entropy
-from resitta.training.strong_view import View
+from resitta.training.self_training import ema_update, seeded_view, soft_cross_entropy
+from resitta.training.strong_view import View, device_generator
 
 
 @register("cotta")
@@ -81,17 +78,18 @@ class CoTTALearner(Learner):
     def step(self, images: Tensor) -> Tensor:
         """Predict with the teacher, train the student on it, let the teacher follow, restore."""
         targets = self.predict(images)
-        self.replay(self.learn, images, targets)
+        self.learn(images, targets)
         self.restore()
         self.updates += 1
         return targets
 
+    @graphed
     def learn(self, images: Tensor, targets: Tensor) -> Tensor:
         """One Adam step of the student, then the teacher follows; return the loss."""
         self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         loss = soft_cross_entropy(self.student(images), targets).mean()
         self.optimizer.descend(loss)
-        follow(self.teacher, self.student, self.method.nu)
+        ema_update(self.teacher, self.student, self.method.nu)
         return loss.detach()
 
     @torch.no_grad()

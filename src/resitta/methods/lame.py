@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resitta.method import Learner, Method, Needs
-from resitta.registry import register
-from resitta.settings import setting
+from resitta.method import Learner, Method, Needs, register, setting
 from resitta.training.entropy import log_probabilities
 from resitta.training.features import penultimate
 from resitta.training.network import Network, Trained
@@ -88,6 +86,8 @@ def laplacian(log_p: Tensor, kernel: Tensor, steps: int, tolerance: float) -> Te
 class LAMELearner(Learner):
     """The frozen source network and the correction of its outputs."""
 
+    learns = False
+
     def __init__(self, method: LAME, network: Network) -> None:
         super().__init__()
         self.method = method
@@ -100,5 +100,3 @@ class LAMELearner(Learner):
         kernel = affinities(features.to(precision), self.method.affinity, self.method.neighbours)
         log_p = log_probabilities(logits.to(precision))
         return laplacian(log_p, kernel, self.method.steps, self.method.tolerance).to(logits.dtype)
-
-    step = predict

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from resitta.memory.pbrs import PBRS
-from resitta.method import Learner, Method
+from resitta.method import Learner, Method, graphed, register, setting
 from resitta.norm.bn_layers import updating_statistics
 from resitta.norm.instance_aware_bn import InstanceAwareBN
-from resitta.registry import register
-from resitta.settings import setting
 from resitta.training.entropy import entropy
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam
@@ -46,6 +44,8 @@ class NOTE(Method):
 class NOTELearner(Learner):
     """One network with instance-aware normalisation that trains on its memory."""
 
+    learns_from_predictions = True
+
     def __init__(self, method: NOTE, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
@@ -70,9 +70,10 @@ class NOTELearner(Learner):
     def update(self) -> None:
         """One entropy step on everything in the memory."""
         if self.bank.size:
-            self.replay(self.learn, self.bank.samples)
+            self.learn(self.bank.samples)
             self.updates += 1
 
+    @graphed
     def learn(self, samples: Tensor) -> Tensor:
         """One Adam step on the mean entropy, under the samples' own statistics; return the loss."""
         with updating_statistics(self):

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resitta.method import Learner, Method, Needs
+from resitta.method import Learner, Method, Needs, graphed, register, setting
 from resitta.norm.bn_layers import BatchStatisticsBN
-from resitta.registry import register
-from resitta.settings import setting
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
 
@@ -71,10 +69,11 @@ class PseudoLabelLearner(Learner):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then train on the predictions."""
-        logits = self.replay(self.learn, images).clone()
+        logits = self.learn(images).clone()
         self.updates += 1
         return logits
 
+    @graphed
     def learn(self, images: Tensor) -> Tensor:
         """One Adam step on the pseudo-labels; return the logits before it."""
         logits = self.network(images)

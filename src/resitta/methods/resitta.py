@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from resitta.errors import BadSetting
-from resitta.memory.indexed_entrobank import IndexedEntroBank
-from resitta.memory.storage import Place, Storage
-from resitta.method import Learner, Method
+from resitta.memory.entrobank import IndexedEntroBank
+from resitta.memory.memory import Place, Storage
+from resitta.method import Learner, Method, graphed, register, setting
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.norm.resibn import ResiBN, align, return_to_source
 from resitta.norm.robust_bn import RobustBN
-from resitta.registry import register
-from resitta.settings import setting
 from resitta.training.domain_shift import DomainShiftDetector
 from resitta.training.network import Network, Trained
 from resitta.training.self_training import SelfTraining, seeded_view
@@ -113,6 +111,8 @@ class ResiTTA(Method):
 class ResiTTALearner(Learner):
     """A teacher that predicts, a student that learns from the bank."""
 
+    learns_from_predictions = True
+
     def __init__(self, method: ResiTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
@@ -145,45 +145,47 @@ class ResiTTALearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        return self.networks.predict(images)
+        return self.networks.teacher.predict(images)
 
     def may_update(self, images: Tensor) -> bool:
-        """Only when enough samples have come."""
+        """Only when `update_every` samples have come, or a domain shift may show."""
         return self.bank.due(len(images), every=self.method.update_every) or (
             self.shift is not None and self.shift.due(len(images))
         )
 
     def learn_from(self, images: Tensor, logits: Tensor) -> None:
-        """Fill the bank, and update whenever `update_every` further samples have come."""
+        """Add the samples to the bank, and adapt to it after every `update_every` of them."""
         begun = None if self.shift is None else self.shift(self.networks.teacher.pixels(images))
         if begun is not None:
             self.reset_domain(self.bank.clock + begun + 1)
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
 
-    def reset_domain(self, birth: int) -> None:
-        """Forget the domain that ended before the `birth`-th sample, but not what the networks learned in it."""
-        logger.info("after %d samples another domain has begun: bank and statistics begin anew", birth - 1)
-        self.bank.forget_before(birth)
-        return_to_source(self._layers)
+    def update(self) -> None:
+        """Adapt once to everything in the bank."""
+        views = self.networks.views(self.bank.samples)
+        if views is None:
+            return
+        self.learn(*views)
+        self.updates += 1
+        if self.method.refresh and self.bank.size:
+            self.bank.rescore(self.predict(self.bank.samples))
+
+    @graphed
+    def learn(self, samples: Tensor, strong: Tensor) -> Tensor:
+        """Student step and statistics EMA, teacher EMA, soft alignment; return the loss."""
+        loss = self.networks.train_student(samples, strong)  # CE(teacher, student); ResiBN of both moves by ν_b
+        self.networks.move_teacher()  # θ' <- (1-ν_m) θ' + ν_m θ
+        align(self._layers, self.method.eta)  # ResiBN of both, toward the source statistics
+        return loss
 
     @property
     def _layers(self) -> list[ResiBN]:
         """Every ResiBN of teacher and student."""
         return [layer for layer in self.networks.modules() if isinstance(layer, ResiBN)]
 
-    def update(self) -> None:
-        """One adaptation on everything in the bank, then one soft-alignment step of every ResiBN."""
-        samples = self.networks.reduction.begin(self.bank.samples)
-        if samples is None:
-            return
-        self.replay(self.learn, samples, self.networks.strong(samples))
-        self.updates += 1
-        if self.method.refresh and self.bank.size:
-            self.bank.rescore(self.predict(self.bank.samples))
-
-    def learn(self, samples: Tensor, strong: Tensor) -> Tensor:
-        """Train the student, let the teacher follow, draw the statistics of both to the source; return the loss."""
-        loss = self.networks.update(samples, strong)
-        align(self._layers, self.method.eta)
-        return loss
+    def reset_domain(self, birth: int) -> None:
+        """Clear the bank of samples before the `birth`-th, and the statistics; the networks keep what they learned."""
+        logger.info("after %d samples another domain has begun: bank and statistics start again", birth - 1)
+        self.bank.forget_before(birth)
+        return_to_source(self._layers)

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from resitta.memory.cstu import CSTU
-from resitta.method import Learner, Method
+from resitta.method import Learner, Method, graphed, register, setting
 from resitta.norm.robust_bn import RobustBN
-from resitta.registry import register
-from resitta.settings import setting
 from resitta.training.network import Network
 from resitta.training.self_training import SelfTraining, seeded_view
 from resitta.training.strong_view import View
@@ -53,6 +51,8 @@ def timeliness(ages: Tensor) -> Tensor:
 class RoTTALearner(Learner):
     """A teacher that predicts, a student that learns from the memory."""
 
+    learns_from_predictions = True
+
     def __init__(self, method: RoTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
@@ -67,22 +67,29 @@ class RoTTALearner(Learner):
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the teacher's logits."""
-        return self.networks.predict(images)
+        return self.networks.teacher.predict(images)
 
     def may_update(self, images: Tensor) -> bool:
-        """Only when enough samples have come."""
+        """Only when `update_every` samples have come."""
         return self.bank.due(len(images), every=self.method.update_every)
 
     def learn_from(self, images: Tensor, logits: Tensor) -> None:
-        """Fill the memory, and update whenever `update_every` further samples have come."""
+        """Add the samples to the memory, and adapt to it after every `update_every` of them."""
         for _ in self.bank.fill(images, logits, every=self.method.update_every):
             self.update()
 
     def update(self) -> None:
-        """One adaptation on everything in the memory; recent samples weigh more."""
-        samples = self.networks.reduction.begin(self.bank.samples)
-        if samples is None:
+        """Adapt once to everything in the memory; recent samples weigh more."""
+        views = self.networks.views(self.bank.samples)
+        if views is None:
             return
         ages = torch.from_numpy((self.bank.ages + 1) / self.bank.capacity)  # its authors count from one here
-        self.replay(self.networks.update, samples, self.networks.strong(samples), timeliness(ages).to(samples))
+        self.learn(*views, timeliness(ages).to(views[0]))
         self.updates += 1
+
+    @graphed
+    def learn(self, samples: Tensor, strong: Tensor, weights: Tensor) -> Tensor:
+        """Student step and statistics EMA, teacher EMA; return the loss."""
+        loss = self.networks.train_student(samples, strong, weights)  # RBN of both moves by α
+        self.networks.move_teacher()  # θ' <- (1-ν) θ' + ν θ
+        return loss

@@ -6,8 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.method import Learner, Method, Needs
-from resitta.registry import register
+from resitta.method import Learner, Method, Needs, register
 from resitta.training.network import Network, Trained
 
 
@@ -32,6 +31,8 @@ class Source(Method):
 class SourceLearner(Learner):
     """The source network alone."""
 
+    learns = False
+
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network.fork()
@@ -39,8 +40,6 @@ class SourceLearner(Learner):
     def predict(self, images: Tensor) -> Tensor:
         """Return the source model's logits."""
         return self.network.predict(images)
-
-    step = predict
 
     def exportable_network(self) -> Network:
         """The source network itself."""

@@ -6,10 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.method import Learner, Method, Needs
+from resitta.method import Learner, Method, Needs, graphed, register, setting
 from resitta.norm.bn_layers import BatchStatisticsBN
-from resitta.registry import register
-from resitta.settings import setting
 from resitta.training.entropy import entropy
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam
@@ -47,10 +45,11 @@ class TentLearner(Learner):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then make these predictions more certain."""
-        logits = self.replay(self.learn, images).clone()
+        logits = self.learn(images).clone()
         self.updates += 1
         return logits
 
+    @graphed
     def learn(self, images: Tensor) -> Tensor:
         """One Adam step on the mean entropy; return the logits before it."""
         logits = self.network(images)

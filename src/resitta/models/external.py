@@ -14,8 +14,7 @@ from types import ModuleType
 import torch
 from torch import nn
 
-from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel, near
-from resitta.installing import install
+from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel, install, near
 from resitta.models.normalise import Normalised
 from resitta.user_code import load_file
 

@@ -15,12 +15,9 @@
 4
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 
 class Callback:
@@ -37,11 +34,11 @@ class Callback:
 
     copied: ClassVar[bool] = False
 
-    def before_step(self, adapter: "Adapter", images: Tensor) -> None:
+    def before_step(self, adapter: Any, images: Tensor) -> None:
         """Look at the images before the adapter predicts and learns."""
 
-    def after_step(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
+    def after_step(self, adapter: Any, images: Tensor, logits: Tensor) -> None:
         """Look at the logits, and at what the adapter has become by learning."""
 
-    def on_event(self, adapter: "Adapter", event: object) -> None:
+    def on_event(self, adapter: Any, event: object) -> None:
         """Take note of something another callback reported with `adapter.emit(event)`."""

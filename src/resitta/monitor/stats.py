@@ -1,17 +1,14 @@
 """What an adapter tells about itself: one frozen record."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from resitta.memory.memory import Memory
+from resitta.method import AdapterLike
 from resitta.norm.bn_layers import AdaptiveBN, bn_layers
 from resitta.norm.resibn import wasserstein
 from resitta.training.network import Network
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Stats:
         return sum(self.drift.values()) / max(1, len(self.drift))
 
 
-def stats_of(adapter: "Adapter") -> Stats:
+def stats_of(adapter: AdapterLike) -> Stats:
     """Describe an adapter."""
     memory = adapter.learner.memory()
     network = next(module for module in adapter.learner.modules() if isinstance(module, Network))

@@ -4,6 +4,7 @@ A wrapper keeps the caller's own layer and calls it, so subclasses of BatchNorm 
 (an activation, a dropout) keep doing it. Wrappers differ only in the statistics they let the layer use.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -12,11 +13,74 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from resitta.norm.moments import Moments, batch_moments
+from resitta.errors import UnsuitableModel
 
 HALF = frozenset((torch.float16, torch.bfloat16))
 BatchNorm = _BatchNorm
 """What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
+FROZEN = {"weight", "bias", "running_mean", "running_var"}
+"""The buffers of a BatchNorm layer that cannot learn."""
+Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From activations to the mean and biased variance of each channel."""
+
+TINY = 1e-30
+"""Added to variances so that a channel without any has a finite inverse; lost beside every other."""
+
+
+def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and biased variance of each channel over everything but the channel axis, in float32 at least.
+
+    >>> batch_moments(torch.tensor([[1.0], [3.0]]))
+    (tensor([2.]), tensor([1.]))
+    """
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    if x.is_cuda and not x.requires_grad:  # one pass at the speed of memory, whatever the layout
+        mean, inverse_std = torch.batch_norm_stats(x, 0.0)
+        return mean, inverse_std.pow(-2).where(inverse_std > 0, 0.0)  # no variance has the inverse 0 there
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if x.device.type == "cpu" and not x.requires_grad and _channels_last(x):  # torch has a fast kernel for these alone
+        mean, var = torch.batch_norm_update_stats(x, None, None, 0.0)
+        return mean, var
+    if x.device.type == "cpu":  # for others two passes are many times faster than torch's single one
+        mean = x.mean(axes, keepdim=True)
+        deviation = x - mean
+        squares = deviation.square() if deviation.requires_grad else deviation.square_()
+        return mean.flatten(), squares.mean(axes)
+    var, mean = torch.var_mean(x, axes, correction=0)
+    return mean, var
+
+
+def _channels_last(x: Tensor) -> bool:
+    """Whether x lies in memory position by position, and not also channel by channel."""
+    return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def moved_average(
+    x: Tensor, mean: Tensor, var: Tensor, share: float, moments: Moments = batch_moments
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Move averages towards the moments of a batch by a share; return both, in new tensors, and the batch's mean.
+
+    >>> moved_average(torch.tensor([[2.0], [2.0]]), torch.zeros(1), torch.ones(1), 0.5)
+    (tensor([1.]), tensor([0.5000]), tensor([2.]))
+    """
+    if x.is_cuda and not x.requires_grad and moments is batch_moments:
+        return _moved_on_cuda(x, mean.clone(), var.clone(), share)
+    batch_mean, batch_var = moments(x)
+    return mean.lerp(batch_mean, share), var.lerp(batch_var, share), batch_mean
+
+
+def _moved_on_cuda(x: Tensor, mean: Tensor, var: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Two kernels made for SyncBatchNorm; told of so many values, they make no difference between n and n-1."""
+    batch_mean, inverse_std = torch.batch_norm_stats(x, TINY)
+    many = _many(x.device, batch_mean.dtype)
+    torch.batch_norm_gather_stats_with_counts(x, batch_mean[None], inverse_std[None], mean, var, share, 0.0, many)
+    return mean, var, batch_mean
+
+
+@functools.cache
+def _many(device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A number n whose n-1 is n in float32."""
+    return torch.full((1,), 2.0**30, device=device, dtype=dtype)
 
 
 def bn_layers(model: nn.Module) -> list[tuple[str, BatchNorm]]:
@@ -163,3 +227,42 @@ def _bring_home(places: list[tuple[AdaptiveBN, tuple[Tensor, Tensor]]]) -> None:
         torch._foreach_copy_(homes, values)
     for layer, home in places:
         layer.set_statistics(*home)
+
+
+def check_model(model: nn.Module, *, needs: str, name: str) -> None:
+    """Refuse a model that lacks what the method `name` needs (see `Method.needs`), and name one that would work."""
+    if not isinstance(model, nn.Module):
+        raise UnsuitableModel(f"the model must be a torch.nn.Module, found {type(model).__name__}")
+    kind = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsuitableModel(f"{kind} is compiled to TorchScript; pass the module it was made from")
+    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
+    _check_hidden_layers(model)
+    layers = bn_layers(model)
+    if needs != "nothing" and not layers:
+        remedy = _thaw(model) or f"{kind} has none. Use method='source' or 'lame'."
+        raise UnsuitableModel(f"{name} needs BatchNorm layers; {remedy}")
+    bare = [place for place, layer in layers if layer.running_mean is None]
+    if needs == "running_statistics" and bare:
+        lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
+        raise UnsuitableModel(f"{name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
+
+
+def _thaw(model: nn.Module) -> str | None:
+    """Say how to get BatchNorm layers from frozen ones, such as torchvision's, if a model has those."""
+    frozen = [module for module in model.modules() if module._buffers.keys() >= FROZEN]
+    if not frozen:
+        return None
+    name, kind = type(frozen[0]).__name__, type(model).__name__
+    advice = "build it with norm_layer=torch.nn.BatchNorm2d and load_state_dict(frozen.state_dict(), strict=False)"
+    return f"those of {kind} are {name}, whose weights and statistics are constants; {advice}"
+
+
+def _check_hidden_layers(model: nn.Module) -> None:
+    """Refuse BatchNorm layers that a module reaches past torch's own bookkeeping, where no wrapper can stand."""
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):
+                place = f"{type(module).__name__} keeps BatchNorm layers in the plain list {name!r}"
+                raise UnsuitableModel(f"{place}; make it a torch.nn.ModuleList, so that they can be found")

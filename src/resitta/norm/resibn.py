@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from resitta.accel.frozen_bn import fixed_norm, trains_plainly
-from resitta.norm.bn_layers import BatchNorm, RunningBN
-from resitta.norm.moments import moved_average
+from resitta.norm.bn_layers import BatchNorm, RunningBN, moved_average
 
 
 def soft_align(mean: Tensor, var: Tensor, source_mean: Tensor, source_var: Tensor, eta: float) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from resitta.accel.frozen_bn import fixed_norm, trains_plainly
-from resitta.norm.bn_layers import BatchNorm, RunningBN
-from resitta.norm.moments import batch_moments, moved_average
+from resitta.norm.bn_layers import BatchNorm, RunningBN, batch_moments, moved_average
 
 
 class RobustBN(RunningBN):

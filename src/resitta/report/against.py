@@ -9,8 +9,8 @@ from resitta.bench.paper import DATASETS, PAPER, PaperRow
 from resitta.bench.presets import TASKS
 from resitta.bench.record import RunRecord, settings_of
 from resitta.errors import BadData, UnknownName
+from resitta.method import create
 from resitta.options import Options
-from resitta.registry import create
 from resitta.report.groups import Group
 
 IMAGES = {"cifar10": 10_000, "cifar100": 10_000, "imagenet": 5_000}

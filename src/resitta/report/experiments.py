@@ -8,7 +8,7 @@ from typing import Any
 from resitta.bench.paper import PAPER
 from resitta.bench.presets import TASKS
 from resitta.bench.record import RunRecord, settings_of
-from resitta.registry import create
+from resitta.method import create
 from resitta.report.against import changed, model_of, obstacles
 from resitta.report.groups import Group, by_domains, grouped
 from resitta.report.identity import FOLDER, digest, experiment, facts

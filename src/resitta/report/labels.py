@@ -6,7 +6,7 @@ from typing import Any
 
 from resitta.bench.record import RunRecord
 from resitta.errors import UnknownName
-from resitta.registry import get_method
+from resitta.method import get_method
 from resitta.report.identity import FOLDER, digest, experiment, facts
 
 OPAQUE = (FOLDER, "code", "method_source", "model_code", "model_source", "weights", "images")

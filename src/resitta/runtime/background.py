@@ -15,22 +15,18 @@ as a whole, so that no prediction ever sees half an update.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from resitta.errors import BadSetting
-from resitta.method import Learner
+from resitta.method import AdapterLike, Learner
 from resitta.norm.bn_layers import bn_layers
 from resitta.runtime.learner_thread import Batch, Worker
 from resitta.runtime.locks import LockRank, defer_signals, new_lock
 from resitta.runtime.throttle import Throttle
 from resitta.runtime.weight_handoff import WeightHandoff, mark
 from resitta.training.network import Network
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 
 class Background:
@@ -43,7 +39,7 @@ class Background:
     front: Network
     shelf: WeightHandoff
 
-    def __init__(self, adapter: "Adapter") -> None:
+    def __init__(self, adapter: AdapterLike) -> None:
         self.worker = Worker(adapter)
         self.calls = new_lock(LockRank.CALLS)
         self.pace = Throttle()
@@ -101,7 +97,7 @@ class Background:
 
     # --- for whoever has the turn -------------------------------------------------------------------------------------
 
-    def connect(self, adapter: "Adapter") -> None:
+    def connect(self, adapter: AdapterLike) -> None:
         """Make a front for a learner that is new, or was moved to another device or precision."""
         teacher = predictor(adapter.learner, adapter.method.name)
         self.worker.stream = self.pace.stream = stream_on(teacher.device, self.worker.stream)
@@ -121,7 +117,7 @@ class Background:
         with self.calls:
             self._take()
 
-    def learn(self, adapter: "Adapter", batches: list[Batch]) -> None:
+    def learn(self, adapter: AdapterLike, batches: list[Batch]) -> None:
         """Learn from batches in the worker's thread and stream, and put the result on the shelf."""
         stream = self.worker.stream
         try:
@@ -131,7 +127,7 @@ class Background:
         except Exception as error:  # the stream goes on; the next call reports it
             self.error = self.error or error
 
-    def _learn(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
+    def _learn(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> None:
         teacher = predictor(adapter.learner, adapter.method.name)
         teacher.channels_last = self.front.channels_last  # the front, predicting, finds out what it can take
         try:
@@ -160,7 +156,7 @@ def stream_on(device: torch.device, present: torch.cuda.Stream | None) -> torch.
 def predictor(learner: Learner, name: str) -> Network:
     """The network that predicts for a learner, if it can learn from predictions that another made."""
     network = learner.exportable_network()
-    if network is None or type(learner).learn_from is Learner.learn_from:
+    if network is None or not learner.learns_from_predictions:
         wanted = "a method that predicts with fixed statistics and learns from a memory, such as resitta or rotta"
         raise BadSetting(
             f"background=True needs {wanted}, found {name!r} with its settings; leave it out, or use those"

@@ -7,15 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor
 
+from resitta.method import AdapterLike
 from resitta.runtime.locks import LockRank, new_lock
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 LIMIT = 256
 """How many samples may wait; a batch that finds no room is not learned from. One batch always finds room."""
@@ -50,7 +48,7 @@ class Worker:
     10
     """
 
-    def __init__(self, adapter: "Adapter") -> None:
+    def __init__(self, adapter: AdapterLike) -> None:
         self.stream: torch.cuda.Stream | None = None
         self.dropped = 0
         self._learner = new_lock()  # whoever owns it may use the learner
@@ -152,7 +150,7 @@ class Worker:
             self._round(adapter)
             del adapter  # it may go while the thread waits
 
-    def _round(self, adapter: "Adapter") -> None:
+    def _round(self, adapter: AdapterLike) -> None:
         """Learn from the first batches of the queue; they leave it only when the learner is free, in view of forks."""
         with self._owning():
             batches = self._take()

@@ -1,39 +1,35 @@
-"""`with adapter.paused()`: predict without learning, and go on learning afterwards however the block ends."""
+"""`with adapter.paused()`: predict without learning."""
 
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 from weakref import WeakSet
 
+from resitta.method import AdapterLike
 from resitta.runtime.locks import defer_signals
 
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
+A = TypeVar("A", bound=AdapterLike)
 
 
-class Pause:
-    """One such block: the adapter pauses while any of these is in `adapter.pauses`.
+class Pause(Generic[A]):
+    """One such block: the adapter pauses while any of these is in the set `adapter.pauses`.
 
-    A set and no counter, since adding to it and taking from it may be repeated; and a weak one, so that a pause whose
-    end was interrupted ends with its object. So no exception of a signal's handler, wherever it strikes, leaves an
-    adapter paused for ever.
+    The set is safe against exceptions that a signal handler raises at any moment: adding and removing are idempotent,
+    unlike counting, and it holds weak references, so that a pause whose exit was interrupted ends with its object.
     """
 
-    def __init__(self, adapter: "Adapter") -> None:
+    def __init__(self, adapter: A) -> None:
         self.adapter = adapter
 
-    def __enter__(self) -> "Adapter":
+    def __enter__(self) -> A:
         try:
             self.adapter.pauses.add(self)
-            with defer_signals(), self.adapter.lock:  # a step under way in another thread ends first
+            with defer_signals(), self.adapter.lock:  # a step of another thread ends first
                 return self.adapter
         except BaseException:
-            self._end()
+            self.adapter.pauses.discard(self)
             raise
 
     def __exit__(self, *error: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
         self.adapter.pauses.discard(self)
 
 
-Pauses = WeakSet[Pause]
+Pauses = WeakSet[Pause[AdapterLike]]

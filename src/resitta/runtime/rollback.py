@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from resitta.memory.memory import Memory
-from resitta.monitor.guard.snapshot import copies
 from resitta.training.sharing import borrowed
 
 Undo = Callable[[], None]
@@ -45,9 +44,9 @@ class Rollback:
         self._tensors: Tensors | None = None
 
     @contextmanager
-    def unless_complete(self) -> Iterator[None]:
-        """Bring everything back if the block raises."""
-        undo = self.keep()
+    def unless_complete(self, *, tensors: bool = True) -> Iterator[None]:
+        """Restore everything if the block raises; for `tensors` see `keep`."""
+        undo = self.keep(tensors=tensors)
         try:
             yield
         except BaseException:
@@ -199,3 +198,18 @@ def _copied(state: Any, kept: Collection[int]) -> Any:
     if type(state) is list:
         return [_copied(value, kept) for value in state]
     return copy.deepcopy(state)
+
+
+def copies(tensors: list[Tensor]) -> list[Tensor]:
+    """Copy tensors, all of one device and type at once.
+
+    >>> original = torch.ones(2)
+    >>> copied = copies([original])
+    >>> copied[0] is original, copied
+    (False, [tensor([1., 1.])])
+    """
+    twins = [torch.empty_like(tensor) for tensor in tensors]
+    with torch.no_grad():
+        for group in _alike(tensors):
+            torch._foreach_copy_([twins[index] for index in group], [tensors[index] for index in group])
+    return twins

@@ -55,7 +55,7 @@ class Publisher:
 
 def absorbs(learner: Learner) -> bool:
     """Whether a learner can learn from what a copy of its teacher has predicted."""
-    return type(learner).learn_from is not Learner.learn_from
+    return learner.learns_from_predictions
 
 
 def exported(adapter: Adapter) -> Network | None:

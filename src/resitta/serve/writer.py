@@ -208,8 +208,7 @@ class Writer:
                 self.adapter(images)
                 self._met = learner
                 return
-            with self.adapter.lock:
-                self.adapter.learn(images, logits)
+            self.adapter.learn_from(images, logits)
 
     def _answer(self, images: Tensor, heard: Tensor, clients: Sequence[str]) -> Tensor:
         """Predict all images, and learn from some."""

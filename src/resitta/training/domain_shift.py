@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from resitta.accel.cuda_graphs import Replay
+from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadState
-from resitta.training.colour import grey
+from resitta.training.strong_view import grey
 
 LOOKS = 4
 WINDOW = 64
@@ -64,7 +64,7 @@ class DomainShiftDetector(nn.Module):
         super().__init__()
         self.bound = bound
         self.begun = 0
-        self.replay = Replay()
+        self.replay = CudaGraphs()
         self.waiting: Looks = np.empty((0, LOOKS))
         self.seen = 0
         self.mean: Looks = np.zeros(LOOKS)
@@ -75,7 +75,8 @@ class DomainShiftDetector(nn.Module):
 
         A window may have begun with images that came before: then the place is negative.
         """
-        found = self.replay(image_statistics, images).cpu().double().numpy()
+        statistics = self.replay(image_statistics, images) if images.is_cuda else image_statistics(images)
+        found = statistics.cpu().double().numpy()
         waited = len(self.waiting)
         rows = np.concatenate((self.waiting, found[np.isfinite(found).all(axis=1)]))
         whole = len(rows) // WINDOW * WINDOW

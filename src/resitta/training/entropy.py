@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resitta.accel.cuda_graphs import Call, call_directly
+from resitta.accel.cuda_graphs import CudaGraphs
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def tally(logits: Tensor, totals: Tensor) -> Tensor:
-    """Add the entropies of a batch, as far as they are finite, and their number to totals of both.
+    """Add the sum of the finite entropies of a batch, and how many there are, to totals of both.
 
     >>> tally(torch.tensor([[0.0, 0.0], [torch.nan, 0.0]]), torch.zeros(2))
     tensor([0.6931, 1.0000])
@@ -38,13 +38,17 @@ def tally(logits: Tensor, totals: Tensor) -> Tensor:
     return totals + torch.stack((entropies.where(finite, 0.0).sum(), finite.sum())).to(totals)
 
 
-def labels_and_entropies(logits: Tensor, call: Call = call_directly) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def labels_and_entropies(
+    logits: Tensor, replay: CudaGraphs | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the predicted labels and their entropies on the host, with a single copy from the device.
 
     >>> labels_and_entropies(torch.tensor([[9.0, 0.0], [0.0, 9.0]]))[0]
     array([0, 1])
     """
-    labels, entropies = call(_scores, logits.detach()).cpu().numpy()
+    logits = logits.detach()
+    scores = replay(_scores, logits) if replay is not None and logits.is_cuda else _scores(logits)
+    labels, entropies = scores.cpu().numpy()
     return labels.astype(np.int64), entropies.astype(np.float64)
 
 

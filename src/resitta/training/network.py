@@ -2,27 +2,21 @@
 
 import copy
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from resitta.accel.bf16_weights import Casts
-from resitta.accel.cuda_graphs import Replay
+from resitta.accel.bf16_weights import Bf16Weights
+from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadImages, BadOutput, BadSetting, GroupFailure, ResittaError
-from resitta.hints import layout_hint
+from resitta.inputs import layout_hint
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
 from resitta.training.classes import count_classes
-from resitta.training.model_outputs import Answers
-from resitta.training.sharing import (
-    all_parameters,
-    borrowed,
-    raise_bn_precision,
-    share,
-    unshare,
-)
+from resitta.training.sharing import all_parameters, borrowed, raise_bn_precision, share, unshare
 from resitta.training.strong_view import View
 
 Trained = Literal["none", "affine", "all"]
@@ -33,6 +27,15 @@ REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
 """What a model may raise when images do not suit it."""
 CASTS_ON = {"cuda"}
 """Where to cast frozen weights once: on a CPU casting in every pass takes less than looking after the copies."""
+ROWS = 4
+"""How many rows must look like probabilities before they count as such: logits may do so once by chance."""
+MISFITS = re.compile(
+    r"expected input\[.*\] to have \d+ channels|shapes cannot be multiplied|size mismatch|must match the size of tensor"
+    r"|must match except in dimension|is invalid for input of size|can't be greater than actual input size"
+    r"|Output size is too small|too small for|smaller than kernel size|Expected \dD|expected \dD|[Ee]xpected 4-?D"
+    r"|elements not \d+|(size|height|width|image).* doesn't match model",
+)
+"""How torch and timm say that the shape of a tensor does not go with a layer's weights."""
 
 
 class Network(nn.Module):
@@ -71,8 +74,8 @@ class Network(nn.Module):
         self.output = output
         self.precision = precision
         self.channels_last = False
-        self.replay = Replay()
-        self.casts = Casts()
+        self.replay = CudaGraphs()
+        self.casts = Bf16Weights()
         self.answers = Answers()
         self.trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         mean, std = (None, None) if normalized is None else _per_channel(normalized, self.device)
@@ -130,7 +133,7 @@ class Network(nn.Module):
     def around(self, model: nn.Module) -> "Network":
         """Call another model of this architecture as this network calls its own."""
         twin = copy.copy(self)
-        twin._modules = {"replay": Replay(), "casts": self.casts, "model": model}
+        twin._modules = {"replay": CudaGraphs(), "casts": self.casts, "model": model}
         twin._buffers = dict(self._buffers)
         return twin
 
@@ -155,8 +158,10 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, N×C."""
         layout = torch.channels_last if self.channels_last else torch.preserve_format
+        place, fast = images.device.type, self.precision == "bf16"
+        autocast = torch.autocast(place, torch.bfloat16, enabled=fast, cache_enabled=False)  # not the caller's
         try:
-            with self._arithmetic(images.device):
+            with autocast, self._bf16_weights() if fast and place in CASTS_ON else nullcontext():
                 answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
         except REFUSALS as error:
             if isinstance(error, ResittaError) or not self.answers.blames_images(error, images.shape):
@@ -171,23 +176,18 @@ class Network(nn.Module):
             advice = f"if {width} is right, pass adapt(..., classes={width})"
             raise BadOutput(f"the model returned {width} logits per image {expected}; {advice}")
         self.answers.take(images, logits, channels_last=self.channels_last)
-        return logits.to(images.dtype) if self.precision == "bf16" else logits
+        return logits.to(images.dtype) if fast else logits
 
-    @contextmanager
-    def _arithmetic(self, device: torch.device) -> Iterator[None]:
-        """The model's own precision, whatever the caller's autocast says, or bfloat16 where that is safe."""
-        fast = self.precision == "bf16"
+    def _bf16_weights(self) -> AbstractContextManager[None]:
         frozen = (getattr(module, name) for module in self.model.modules() for name in borrowed(module))
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=fast, cache_enabled=False)
-        worthwhile = fast and device.type in CASTS_ON
-        with autocast, self.casts.of(frozen, channels_last=self.channels_last) if worthwhile else nullcontext():
-            yield
+        return self.casts.of(frozen, channels_last=self.channels_last)
 
     @torch.no_grad()
     def predict(self, images: Tensor) -> Tensor:
-        """Return the logits, without a way back for gradients; on a CUDA device by replaying the forward pass."""
+        """Return the logits without a graph; on a CUDA device the forward pass runs as a CUDA graph."""
         try:
-            return self.replay(self.forward, images).clone()
+            logits = self.replay(self.forward, images) if images.is_cuda else self.forward(images)
+            return logits.clone()
         except REFUSALS as error:
             known = self.answers.knows(images.shape, channels_last=self.channels_last)
             if not self.channels_last or known or isinstance(error, torch.OutOfMemoryError | BadOutput | GroupFailure):
@@ -224,6 +224,54 @@ class Network(nn.Module):
         for name, parameter in plain.named_parameters():
             parameter.requires_grad_(name in self.trainable)
         return plain.eval()
+
+
+class Answers:
+    """Shared by all networks on one architecture.
+
+    >>> answers = Answers()
+    >>> error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x27 and 12x5)")
+    >>> answers.blames_images(error, torch.Size((2, 3, 3, 3))), answers.blames_images(RuntimeError("bug"), torch.Size())
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[torch.Size, bool] | None = None
+        self._unsure = ROWS
+
+    def __getstate__(self) -> dict[str, object]:
+        """A copy finds out anew."""
+        return vars(Answers())
+
+    def take(self, images: Tensor, logits: Tensor, *, channels_last: bool) -> None:
+        """Note that images in one layout were answered; refuse probabilities in the place of logits."""
+        self._last = images.shape[1:], channels_last
+        if self._unsure:
+            self._check(logits.detach())
+
+    def knows(self, shape: torch.Size, *, channels_last: bool) -> bool:
+        """Whether the last images were of this shape and layout, and were answered: then neither is to blame."""
+        return self._last == (shape[1:], channels_last)
+
+    def blames_images(self, error: Exception, shape: torch.Size) -> bool:
+        """Whether what the model raised is certainly due to the shape of the images."""
+        unheard = self._last is None or self._last[0] != shape[1:]
+        return unheard and MISFITS.search(str(error)) is not None
+
+    def _check(self, logits: Tensor) -> None:
+        """Look at the first rows, and no further once one of them is certainly not a probability distribution."""
+        if logits.is_meta or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        rows = logits.double()
+        rounding = 1e-3 if torch.finfo(logits.dtype).eps < 1e-6 else 2e-2
+        if not bool((rows >= 0).all() & ((rows.sum(dim=1) - 1).abs() < rounding).all()):
+            self._unsure = 0 if bool(rows.isfinite().all()) else self._unsure
+            return
+        self._unsure -= len(torch.unique(rows, dim=0))
+        if self._unsure <= 0:
+            self._unsure = ROWS  # the next call is refused, too
+            reason = "the model returns probabilities (every row is non-negative and sums to 1), not logits"
+            raise BadOutput(f"{reason}; remove its final softmax, or take their logarithm with output=torch.log")
 
 
 def _per_channel(normalized: Normalized, device: torch.device) -> tuple[Tensor, Tensor]:

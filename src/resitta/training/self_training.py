@@ -1,19 +1,17 @@
-"""Self-training: a student learns the soft labels of a teacher, the teacher follows the student slowly."""
+"""Self-training: a student learns the soft labels of a teacher, whose parameters are an EMA of the student's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from resitta.accel.low_memory_backward import Lean
-from resitta.accel.parallel_streams import Branch
-from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, updating_statistics
-from resitta.training.anchor import Anchor
+from resitta.accel.low_memory_backward import LowMemoryBackward
+from resitta.accel.parallel_streams import ParallelStreams
+from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, batch_moments, updating_statistics
 from resitta.training.entropy import log_probabilities
 from resitta.training.network import Network, Trained
-from resitta.training.optimizer import Adam
-from resitta.training.reduction import LocalReduction
+from resitta.training.optimizer import Adam, Gradients
 from resitta.training.strong_view import StrongView, View
 
 
@@ -28,12 +26,12 @@ def soft_cross_entropy(logits: Tensor, target_logits: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def follow(teacher: nn.Module, student: nn.Module, nu: float) -> None:
+def ema_update(teacher: nn.Module, student: nn.Module, nu: float) -> None:
     """θ' <- (1-ν) θ' + ν θ, parameters only: each network keeps its own statistics.
 
     >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.zeros_(teacher.weight), nn.init.ones_(student.weight)
-    >>> follow(teacher, student, nu=0.25)
+    >>> ema_update(teacher, student, nu=0.25)
     >>> teacher.weight.item()
     0.25
     """
@@ -46,6 +44,52 @@ def follow(teacher: nn.Module, student: nn.Module, nu: float) -> None:
 def seeded_view(view: View | None, generator: torch.Generator, *, per_sample: bool) -> View:
     """The user's view, or the paper's strong view drawing from a generator."""
     return view or StrongView(generator, per_sample=per_sample)
+
+
+class Anchor(nn.Module):
+    """Pulls parameters toward the values θ_s they had at the start: θ <- (1-a) θ + a θ_s.
+
+    Adam moves a parameter by at most about its learning rate per step, so it stays within lr / a of the source
+    however long the stream.
+
+    >>> weight = nn.Parameter(torch.tensor([1.0]))
+    >>> anchor = Anchor([weight], pull=0.25)
+    >>> _ = weight.data.fill_(5.0)
+    >>> anchor([weight])
+    >>> weight.data
+    tensor([4.])
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], pull: float) -> None:
+        super().__init__()
+        self.pull = pull
+        for number, parameter in enumerate(parameters if pull else ()):
+            self.register_buffer(f"source_{number}", parameter.detach().clone(), persistent=False)
+
+    @torch.no_grad()
+    def forward(self, parameters: Iterable[Tensor]) -> None:
+        """Pull the parameters toward the source, in place."""
+        if pairs := list(zip(parameters, self.buffers(), strict=True)) if self.pull else []:
+            sources = [source.to(parameter.dtype) for parameter, source in pairs]  # converted, they may differ
+            torch._foreach_lerp_([parameter for parameter, _ in pairs], sources, self.pull)
+
+
+class LocalReduction:
+    """The samples of this process alone; `resitta.distributed.group` has the same four methods over processes."""
+
+    def begin(self, samples: Tensor) -> Tensor | None:
+        """Return the images that this process computes an update with, or None if there is nothing to learn from."""
+        return samples if len(samples) else None
+
+    moments = staticmethod(batch_moments)
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Return the mean of the losses."""
+        return losses.mean()
+
+    def add_gradients(self, gradients: Gradients) -> Gradients:
+        """Return the gradients of that mean, given those of this process's part."""
+        return gradients
 
 
 class SelfTraining(nn.Module):
@@ -74,37 +118,44 @@ class SelfTraining(nn.Module):
         self.nu = nu
         self.micro_batch = micro_batch
         self.reduction = LocalReduction()
-        self.branch = Branch()
+        self.streams = ParallelStreams()
 
-    def predict(self, images: Tensor) -> Tensor:
-        """Return the teacher's logits."""
-        return self.teacher.predict(images)
+    def views(self, samples: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the weak and the strong view of an update's samples, or None if there is nothing to learn from."""
+        weak = self.reduction.begin(samples)
+        return None if weak is None else (weak, self.student.augment(weak, self.view))
 
-    def strong(self, images: Tensor) -> Tensor:
-        """Return what the student sees of the images."""
-        return self.student.augment(images, self.view)
+    def train_student(self, images: Tensor, strong: Tensor, weights: Tensor | None = None) -> Tensor:
+        """One Adam step of the student on the strong view, toward the teacher's soft labels; return the loss.
 
-    def update(self, images: Tensor, strong: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Train the student on the strong view, towards what the teacher says of the plain images; return the loss.
-
-        Both networks move their statistics in this pass; the teacher's parameters follow after the student's step.
+        Both networks move their statistics in these forward passes.
         """
         self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
         if self.micro_batch is None:
             with updating_statistics(self, self.reduction.moments):
-                with self.branch(images):
-                    targets = self.teacher(images)
-                with self._sparing(strong):
-                    logits = self.student(strong)
-                self.branch.join()
+                targets, logits = self._forward(images, strong)
             losses = soft_cross_entropy(logits, targets)
             loss = self.reduction.mean(losses if weights is None else losses * weights)
             self.optimizer.descend(loss, self.reduction.add_gradients)
         else:
             loss = self._descend_in_parts(images, strong, self.micro_batch)
         self.anchor(self.student.parameters())
-        follow(self.teacher, self.student, self.nu)
         return loss.detach()
+
+    def move_teacher(self) -> None:
+        """Teacher EMA, θ' <- (1-ν) θ' + ν θ."""
+        ema_update(self.teacher, self.student, self.nu)
+
+    def _forward(self, images: Tensor, strong: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of the teacher and of the student; inside a CUDA graph, side by side."""
+        if not images.is_cuda:
+            return self.teacher(images), self.student(strong)
+        with self.streams(images):
+            targets = self.teacher(images)
+        with self._sparing(strong):
+            logits = self.student(strong)
+        self.streams.join()
+        return targets, logits
 
     def _descend_in_parts(self, images: Tensor, strong: Tensor, size: int) -> Tensor:
         """The same step with the activations of `size` samples in memory at a time; return the loss.
@@ -128,5 +179,5 @@ class SelfTraining(nn.Module):
         return total
 
     def _sparing(self, images: Tensor) -> AbstractContextManager[object]:
-        """Spare memory where it is scarce; trained convolutions need their inputs, which ReLUs then keep for free."""
-        return Lean() if images.is_cuda and not self.train_all else nullcontext()
+        """Save memory on a CUDA device; trained convolutions need their inputs, which ReLUs then keep for free."""
+        return LowMemoryBackward() if images.is_cuda and not self.train_all else nullcontext()

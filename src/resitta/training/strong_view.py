@@ -2,6 +2,9 @@
 
 The strong view is that of CoTTA and RoTTA: colour jitter, a small random affine motion, a slight blur, a flip
 and a little noise. Any callable from images to images can take its place.
+
+The colour adjustments take one factor for all images or a tensor with one factor per image, and give the results of
+torchvision's functions of the same names. Saturation and hue leave images without three channels as they are.
 """
 
 import math
@@ -12,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from resitta.accel.cuda_graphs import Call, Replay, call_directly
+from resitta.accel.cuda_graphs import Call, CudaGraphs
 from resitta.errors import BadImages
-from resitta.training.colour import JITTER, jitter, per_image
-from resitta.training.randomness import device_generator
 
 View = Callable[[Tensor], Tensor]
 """Images in [0, 1] -> images in [0, 1], N×C×H×W both."""
+Factor = float | Tensor
 
 NOISE = 0.005
 BLUR_RADIUS = 2
@@ -35,8 +37,27 @@ def identity(images: Tensor) -> Tensor:
     return images
 
 
+def device_generator(generator: torch.Generator, device: torch.device | str) -> torch.Generator:
+    """Start a generator on `device`, seeded by one integer drawn from a CPU `generator`.
+
+    A CPU generator can be saved, restored and compared whatever device the model is on. Use this one for large draws
+    (noise, dropout masks) that should happen where the images are. Each call gives another stream.
+
+    >>> noise = device_generator(torch.Generator().manual_seed(1), "cpu")
+    >>> again = device_generator(torch.Generator().manual_seed(1), "cpu")
+    >>> torch.equal(torch.randn(5, generator=noise), torch.randn(5, generator=again))
+    True
+    """
+    seed = int(torch.randint(2**63 - 1, (), generator=generator, device="cpu"))
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def _directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    return function(*inputs)
+
+
 class StrongView(nn.Module):
-    """The strong view bound to its generator, as a `View`; on a CUDA device its parts are replayed.
+    """The strong view bound to its generator, as a `View`; on a CUDA device its parts run as CUDA graphs.
 
     >>> view = StrongView(torch.Generator().manual_seed(0))
     >>> view(torch.rand(4, 3, 32, 32)).shape
@@ -46,23 +67,24 @@ class StrongView(nn.Module):
     def __init__(self, generator: torch.Generator, *, per_sample: bool = False) -> None:
         super().__init__()
         self.generator, self.per_sample = generator, per_sample
-        self.replay = Replay()
+        self.replay = CudaGraphs()
 
     def forward(self, images: Tensor) -> Tensor:
         """Return a random view of the images."""
-        return strong_view(images, generator=self.generator, per_sample=self.per_sample, call=self.replay)
+        call = self.replay if images.is_cuda else _directly
+        return strong_view(images, generator=self.generator, per_sample=self.per_sample, call=call)
 
 
 def strong_view(
-    images: Tensor, *, generator: torch.Generator, per_sample: bool = False, call: Call = call_directly
+    images: Tensor, *, generator: torch.Generator, per_sample: bool = False, call: Call = _directly
 ) -> Tensor:
-    """Look at the images in another light, from another place: a random view with the same labels.
+    """Return a random view of the images that keeps their labels.
 
     In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in random order; pad the
     edges, rotate, shift and scale; blur; crop the centre; flip; add noise; clip. The parameters are drawn
     from `generator`, a CPU generator, once for the whole batch or, with `per_sample`, once for every image;
     the noise, on the images' device, for every value. Saturation and hue are skipped for images that do not
-    have three channels. `call` is how each adjustment is called: directly, or by a `Replay`.
+    have three channels. `call` runs each adjustment: directly, or by a `CudaGraphs`.
 
     >>> strong_view(torch.rand(4, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
     torch.Size([4, 3, 32, 32])
@@ -147,7 +169,7 @@ class ViewParameters:
             return self
         return ViewParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def apply(self, images: Tensor, call: Call = call_directly) -> Tensor:
+    def apply(self, images: Tensor, call: Call = _directly) -> Tensor:
         """Clip, jitter, move and blur the images, with no randomness left."""
         columns = self.factors, self.angle, self.shift, self.scale, self.sigma, self.flip
         numbers = torch.cat([column.double().view(len(self.flip), -1) for column in columns], dim=1)
@@ -213,4 +235,133 @@ def _weigh(images: Tensor, weights: list[Tensor], dim: int) -> Tensor:
     out = weights[0] * images.narrow(dim, 0, length)
     for start, weight in enumerate(weights[1:], start=1):
         out.addcmul_(weight, images.narrow(dim, start, length))
+    return out
+
+
+def per_image(values: Factor, images: Tensor) -> Tensor:
+    """Shape one value for all images, or one value each, so that it broadcasts over the images.
+
+    >>> per_image(torch.tensor([0.5, 2.0]), torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 1, 1, 1])
+    """
+    if isinstance(values, Tensor):
+        return values.to(images, non_blocking=True).view(-1, 1, 1, 1)
+    return images.new_full((1, 1, 1, 1), values)
+
+
+def grey(images: Tensor) -> Tensor:
+    """Luma, .2989 R + .587 G + .114 B, or the mean of the channels when there are not three: N×1×H×W.
+
+    >>> round(grey(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)).item(), 4)
+    0.2989
+    """
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
+    red, green, blue = images.unbind(1)
+    return (0.2989 * red + 0.587 * green + 0.114 * blue).unsqueeze(1)
+
+
+def adjust_brightness(images: Tensor, factor: Factor) -> Tensor:
+    """Scale towards black (factor 0) or beyond the original (factor > 1).
+
+    >>> adjust_brightness(torch.full((1, 3, 1, 1), 0.5), 0.5).unique().item()
+    0.25
+    """
+    return (images * per_image(factor, images)).clamp_(0, 1)
+
+
+def adjust_contrast(images: Tensor, factor: Factor) -> Tensor:
+    """Blend each image with its own mean grey: factor 0 is that grey, 1 the image, more exceeds it.
+
+    >>> adjust_contrast(torch.tensor([0.25, 0.75]).view(1, 1, 1, 2), 0.5).flatten().tolist()
+    [0.375, 0.625]
+    """
+    # The grey of the mean colour is the mean of the grey pixels, for a fraction of the work.
+    mean = grey(images.mean((2, 3), keepdim=True))
+    return torch.lerp(mean, images, per_image(factor, images)).clamp_(0, 1)
+
+
+def adjust_saturation(images: Tensor, factor: Factor) -> Tensor:
+    """Blend each pixel with its own grey: factor 0 is a grey image, 1 the image, more exceeds it.
+
+    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+    >>> torch.equal(adjust_saturation(red, 0.0), grey(red).expand_as(red))
+    True
+    """
+    if images.shape[1] != 3:
+        return images
+    return torch.lerp(grey(images), images, per_image(factor, images)).clamp_(0, 1)
+
+
+def adjust_hue(images: Tensor, factor: Factor) -> Tensor:
+    """Turn every colour by `factor` of the colour circle; each pixel's highest and lowest values stay.
+
+    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+    >>> adjust_hue(red, 0.5).flatten().tolist()
+    [0.0, 1.0, 1.0]
+    """
+    if images.shape[1] != 3:
+        return images
+    low, high = images.amin(1), images.amax(1)
+    chroma = high - low
+    hue = (_hue(images, high, chroma) + 6 * per_image(factor, images)[:, 0]).remainder(6)
+    # How much each channel rises from the lowest to the highest value: fully within 1/6 of its own colour.
+    rises = (hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()
+    return torch.stack([low + chroma * rise.clamp_(0, 1) for rise in rises], dim=1)
+
+
+def _hue(images: Tensor, high: Tensor, chroma: Tensor) -> Tensor:
+    """Place every pixel on the colour circle, in sixths of it: red at 0, green at 2, blue at 4; N×H×W."""
+    red, green, blue = images.unbind(1)
+    # Grey pixels have no chroma and no hue: any divisor but zero will do.
+    divisor = chroma.clamp_min(torch.finfo(images.dtype).tiny)
+    near_red, near_green, near_blue = green - blue, blue - red, red - green
+    not_red = torch.where(high == green, 2 + near_green / divisor, 4 + near_blue / divisor)
+    return torch.where(high == red, near_red / divisor, not_red)
+
+
+def adjust_gamma(images: Tensor, factor: Factor) -> Tensor:
+    """Raise to the power `factor`; black is lifted to 1e-8 first, where the power has a finite slope.
+
+    >>> adjust_gamma(torch.full((1, 1, 1, 1), 0.5), 2.0).item()
+    0.25
+    """
+    return images.clamp(1e-8, 1).pow_(per_image(factor, images))
+
+
+JITTER = (
+    (adjust_brightness, 0.6, 1.4),
+    (adjust_contrast, 0.7, 1.3),
+    (adjust_saturation, 0.5, 1.5),
+    (adjust_hue, -0.06, 0.06),
+    (adjust_gamma, 0.7, 1.3),
+)
+"""The strong view's adjustments, each with the range its factor is drawn from."""
+
+
+def jitter(images: Tensor, factors: Tensor, order: Tensor, call: Call = _directly) -> Tensor:
+    """Apply all of `JITTER`. `factors` and `order` are 1×5 (the same for all images) or N×5, the order on the host.
+
+    Column k of `factors` belongs to entry k of `JITTER`; column s of `order` names the entry of step s.
+
+    >>> factors, order = torch.tensor([[0.5, 1.0, 1.0, 0.0, 1.0]]), torch.arange(5).view(1, 5)
+    >>> jitter(torch.full((2, 3, 1, 1), 0.5), factors, order).unique().item()
+    0.25
+    """
+    if len(order) == 1:
+        for index in order[0].tolist():
+            images = call(JITTER[index][0], images, factors[:, index])
+        return images
+    for step in order.unbind(1):
+        images = _one_step_each(images, factors, step)
+    return images
+
+
+def _one_step_each(images: Tensor, factors: Tensor, step: Tensor) -> Tensor:
+    """Apply to image i the adjustment `step[i]`: one call per adjustment, for all the images that want it."""
+    out = torch.empty_like(images)
+    for index, (adjust, _, _) in enumerate(JITTER):
+        rows = (step == index).nonzero().squeeze(1)
+        here = rows.to(images.device, non_blocking=True)
+        out[here] = adjust(images[here], factors[rows.to(factors.device, non_blocking=True), index])
     return out

@@ -6,7 +6,8 @@ from tests.conftest import stream
 from torch import Tensor, nn
 
 from resitta import Adapter, adapt, list_methods
-from resitta.monitor.guard.snapshot import History, Snapshot, copies
+from resitta.monitor.guard.snapshot import History, Snapshot
+from resitta.runtime.rollback import copies
 
 
 def learned(adapter: Adapter) -> dict[str, object]:

@@ -1,16 +1,13 @@
 """The callback behind `adapter.listen(callback)`."""
 
 import logging
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from resitta.method import AdapterLike
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events.event import Event, EventHandler, Restarted, Updated
 from resitta.training.entropy import entropy
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 logger = logging.getLogger(__name__)
 
@@ -26,13 +23,13 @@ class Listener(Callback):
         self.updates = 0
         self.clock = 0
 
-    def after_step(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
+    def after_step(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> None:
         """Report an update, if the step brought one."""
         if adapter.learner.updates > self.updates:
             self.on_event(adapter, self._updated(adapter, logits))
         self.updates = adapter.learner.updates  # a rollback or a reset lowers it
 
-    def on_event(self, adapter: "Adapter", event: object) -> None:
+    def on_event(self, adapter: AdapterLike, event: object) -> None:
         """Pass an event on."""
         if not isinstance(event, Event):
             return
@@ -43,7 +40,7 @@ class Listener(Callback):
         except Exception:
             logger.exception("a listener failed on %s; the adapter goes on", type(event).__name__)
 
-    def _updated(self, adapter: "Adapter", logits: Tensor) -> Updated:
+    def _updated(self, adapter: AdapterLike, logits: Tensor) -> Updated:
         return Updated(
             samples=adapter.samples,
             updates=adapter.learner.updates,
@@ -52,7 +49,7 @@ class Listener(Callback):
             turnover=self._turnover(adapter),
         )
 
-    def _turnover(self, adapter: "Adapter") -> float | None:
+    def _turnover(self, adapter: AdapterLike) -> float | None:
         memory = adapter.learner.memory()
         if memory is None:
             return None

@@ -5,12 +5,12 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from resitta.errors import BadSetting, Collapsed
-from resitta.method import Learner
+from resitta.method import AdapterLike, Learner
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events.event import GuardEnded, GuardFired, Restarted
 from resitta.monitor.guard.episodes import Episodes
@@ -19,9 +19,6 @@ from resitta.monitor.guard.health_signs import HealthSigns
 from resitta.monitor.guard.opinion import Opinion
 from resitta.monitor.guard.settings import Guard
 from resitta.monitor.guard.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 logger = logging.getLogger(__name__)
 Reason = Literal["unknown", "non-finite", "entropy", "drift", "diversity"]
@@ -54,7 +51,7 @@ class GuardCallback(Callback):
         """How often each reason was found since the adapter began, or was reset."""
         return self._episodes.counts
 
-    def on_event(self, adapter: "Adapter", event: object) -> None:
+    def on_event(self, adapter: AdapterLike, event: object) -> None:
         """Begin anew with an adapter that begins anew; one that has loaded a state keeps its learner."""
         if isinstance(event, Restarted) and (self._learner is None or self._learner() is not adapter.learner):
             self._learner = weakref.ref(adapter.learner)
@@ -62,13 +59,13 @@ class GuardCallback(Callback):
             self._case = GuardState(adapter, self.guard)
             self._origin = self._case.history.healthy
 
-    def before_step(self, adapter: "Adapter", images: Tensor) -> None:
+    def before_step(self, adapter: AdapterLike, images: Tensor) -> None:
         """Make sure that there is a state to go back to."""
         if self._case is None:  # a state was loaded without its guard: only the source is known to be healthy
             self._case = GuardState(adapter, self.guard, healthy=self._origin)
         self._case.open(adapter)
 
-    def after_step(self, adapter: "Adapter", images: Tensor, logits: Tensor) -> None:
+    def after_step(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> None:
         """Look at the signs; take the step back, or keep what it has made of the adapter."""
         case, episodes = self._case, self._episodes
         assert case is not None  # before_step came first
@@ -88,7 +85,7 @@ class GuardCallback(Callback):
         self._report(adapter, alarms, signs, len(images))
 
     def _ask_the_source(
-        self, adapter: "Adapter", case: GuardState, images: Tensor, logits: Tensor, signs: HealthSigns
+        self, adapter: AdapterLike, case: GuardState, images: Tensor, logits: Tensor, signs: HealthSigns
     ) -> None:
         """Compare with the source as long as the signs alone say collapse; it costs a forward pass."""
         if adapter.learner.updates and case.suspects(signs):
@@ -96,7 +93,7 @@ class GuardCallback(Callback):
         elif case.opinion.weight:
             case.opinion = Opinion()
 
-    def _alarms(self, adapter: "Adapter", case: GuardState, signs: HealthSigns) -> Iterator[GuardFired]:
+    def _alarms(self, adapter: AdapterLike, case: GuardState, signs: HealthSigns) -> Iterator[GuardFired]:
         """Compare the signs with their bounds; what has never learned cannot have collapsed."""
         guard, action = self.guard, self.guard.action
         if not math.isfinite(signs.largest):
@@ -110,7 +107,7 @@ class GuardCallback(Callback):
             if monotonous:
                 yield fired(adapter, "diversity", signs.diversity, guard.min_diversity, action)
 
-    def _report(self, adapter: "Adapter", alarms: list[GuardFired], signs: HealthSigns, samples: int) -> None:
+    def _report(self, adapter: AdapterLike, alarms: list[GuardFired], signs: HealthSigns, samples: int) -> None:
         """Count, and tell what begins and what has ended."""
         found = {alarm.reason: 1 for alarm in alarms}
         if signs.unknown:
@@ -130,7 +127,7 @@ class GuardCallback(Callback):
                 advice = "reset() the adapter, or guard it with action='rollback'"
                 raise Collapsed(f"{alarm.reason} is {alarm.value:.4g}, allowed is {alarm.bound:.4g}; {advice}")
 
-    def _report_ends(self, adapter: "Adapter") -> None:
+    def _report_ends(self, adapter: AdapterLike) -> None:
         for reason, episode in self._episodes.ended().items():
             text = "after %d samples: %s has ended; found %d times in %d samples"
             logger.info(text, adapter.samples, reason, episode.found, episode.lasted)
@@ -143,7 +140,7 @@ class GuardCallback(Callback):
         """Return everything the guard goes on from."""
         return {"episodes": self._episodes.state(), "case": None if self._case is None else self._case.state()}
 
-    def load(self, adapter: "Adapter", state: dict[str, Any] | None) -> None:
+    def load(self, adapter: AdapterLike, state: dict[str, Any] | None) -> None:
         """Go on from a `state`; None is that of an adapter without a guard, whose health nobody has watched."""
         window, case = self.guard.window, None if state is None else state["case"]
         self._episodes = Episodes(window) if state is None else Episodes.of(state["episodes"], window)
@@ -162,7 +159,7 @@ class GuardCallback(Callback):
         self.__init__(state["guard"])  # type: ignore[misc]
 
 
-def fired(adapter: "Adapter", reason: Reason, value: float, bound: float, action: str) -> GuardFired:
+def fired(adapter: AdapterLike, reason: Reason, value: float, bound: float, action: str) -> GuardFired:
     """An event at the adapter's present sample."""
     return GuardFired(samples=adapter.samples, reason=reason, value=value, bound=bound, action=action)
 
@@ -176,7 +173,7 @@ def guard_callback(guard: Guard | bool) -> GuardCallback | None:
     return GuardCallback(guard)
 
 
-def load_guard(adapter: "Adapter", state: dict[str, Any] | None) -> None:
+def load_guard(adapter: AdapterLike, state: dict[str, Any] | None) -> None:
     """Give a guard's state to the adapter's guard; say so where only one of the two is there."""
     if adapter.guard is not None:
         if state is None:

@@ -1,21 +1,19 @@
 """What a guard knows of the learner it watches: where to go back to, and how its signs have been lately."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from resitta.errors import BadState
+from resitta.method import AdapterLike
 from resitta.monitor.guard.health_signs import HealthSigns, Window, drift, statistics, to_host
 from resitta.monitor.guard.ood_filter import unknown
 from resitta.monitor.guard.opinion import Opinion
 from resitta.monitor.guard.settings import Guard
 from resitta.monitor.guard.snapshot import History, Snapshot
 from resitta.training.optimizer import Optimizer
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 TO_SHOW = 3
 """How many windows a collapse may take to show in the signs."""
@@ -35,7 +33,7 @@ class GuardState:
 
     def __init__(
         self,
-        adapter: "Adapter",
+        adapter: AdapterLike,
         guard: Guard,
         *,
         healthy: Snapshot | None = None,
@@ -65,7 +63,7 @@ class GuardState:
             "opinion": self.opinion.state(),
         }
 
-    def open(self, adapter: "Adapter") -> None:
+    def open(self, adapter: AdapterLike) -> None:
         """Note how things stand before a step, and stand at the door of the memory."""
         self.updates = adapter.learner.updates
         self.skipped = self._skipped()
@@ -84,7 +82,7 @@ class GuardState:
         self.unknown = alone | (self.seen > 0.5)
         return logits.masked_fill(self.unknown[:, None], torch.nan)
 
-    def snapshot(self, adapter: "Adapter") -> Snapshot | None:
+    def snapshot(self, adapter: AdapterLike) -> Snapshot | None:
         """The state now, if the step has changed it by an update."""
         return Snapshot(adapter) if adapter.learner.updates != self.updates else None
 

@@ -1,16 +1,14 @@
 """A second opinion: what the source model says of the samples on which an adapter looks collapsed."""
 
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from resitta.errors import BadState
+from resitta.method import AdapterLike
 from resitta.training.entropy import entropy
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 SPAN = 64
 """Over about how many samples the source is asked, exponentially weighted."""
@@ -37,7 +35,7 @@ class Opinion:
         """Whether the source was asked about enough samples."""
         return self.weight >= ENOUGH
 
-    def ask(self, adapter: "Adapter", images: Tensor, logits: Tensor, counted: Tensor) -> None:
+    def ask(self, adapter: AdapterLike, images: Tensor, logits: Tensor, counted: Tensor) -> None:
         """Take in what the source says of those images of a batch that count."""
         with torch.no_grad():
             source = adapter.source(images)

@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
+from resitta.method import AdapterLike
+from resitta.runtime.rollback import copies
 
 
 class Snapshot:
@@ -24,7 +24,7 @@ class Snapshot:
     True
     """
 
-    def __init__(self, adapter: "Adapter") -> None:
+    def __init__(self, adapter: AdapterLike) -> None:
         state = dict(adapter.learner.state_dict())
         tensors = list(tensors_in(state))
         self._tensors = copies(tensors)
@@ -33,7 +33,7 @@ class Snapshot:
         self._generator = adapter.generator.get_state()
         self.samples = adapter.samples
 
-    def restore(self, adapter: "Adapter") -> None:
+    def restore(self, adapter: AdapterLike) -> None:
         """Make the adapter what it was; the snapshot can be used again."""
         adapter.learner.load_state_dict(self._state)
         adapter.generator.set_state(self._generator)
@@ -71,24 +71,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
-def copies(tensors: list[Tensor]) -> list[Tensor]:
-    """Copy tensors, all of one device and type at once.
-
-    >>> original = torch.ones(2)
-    >>> copied = copies([original])
-    >>> copied[0] is original, copied
-    (False, [tensor([1., 1.])])
-    """
-    twins = [torch.empty_like(tensor) for tensor in tensors]
-    alike: dict[Any, list[int]] = {}
-    for index, tensor in enumerate(tensors):
-        alike.setdefault((tensor.device, tensor.dtype), []).append(index)
-    with torch.no_grad():
-        for group in alike.values():
-            torch._foreach_copy_([twins[index] for index in group], [tensors[index] for index in group])
-    return twins
-
-
 class History:
     """The states an adapter can go back to: the one after its last update, and the last one known to be healthy.
 
@@ -96,7 +78,7 @@ class History:
     begins with a state of which nothing is known, `healthy` is another one to go back to.
     """
 
-    def __init__(self, adapter: "Adapter", trust_after: int, healthy: Snapshot | None = None) -> None:
+    def __init__(self, adapter: AdapterLike, trust_after: int, healthy: Snapshot | None = None) -> None:
         self.trust_after = trust_after
         self._last = self._candidate = Snapshot(adapter)
         self._healthy = healthy or self._last
@@ -112,11 +94,11 @@ class History:
         if now.samples - self._candidate.samples >= self.trust_after:
             self._healthy, self._candidate = self._candidate, now
 
-    def undo(self, adapter: "Adapter") -> None:
+    def undo(self, adapter: AdapterLike) -> None:
         """Go back to the state after the last update that was kept."""
         self._last.restore(adapter)
 
-    def roll_back(self, adapter: "Adapter") -> None:
+    def roll_back(self, adapter: AdapterLike) -> None:
         """Go back to the last healthy state."""
         self._healthy.restore(adapter)
         self._last = self._candidate = self._healthy
