@@ -1,21 +1,8 @@
 """What tests of adapters share."""
 
 import threading
-from typing import Any
 
-import torch
 from torch import Tensor
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, bit for bit."""
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 class Gate:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import platform
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +12,8 @@ import numpy as np
 import torch
 
 from resitta.bench.sources import described
+from resitta.checkpoint import io
+from resitta.checkpoint.atomic_write import write_atomically
 from resitta.errors import BadData
 from resitta.method import Method
 
@@ -69,7 +70,7 @@ class RunRecord:
 
 def settings_of(method: Method) -> dict[str, Any]:
     """The settings of a method as plain JSON values; functions by their name and a digest of their source."""
-    return {field.name: described(getattr(method, field.name)) for field in dataclasses.fields(method)}
+    return {name: described(value) for name, value in io.settings_of(method).items()}
 
 
 def now() -> str:
@@ -95,15 +96,8 @@ def environment(device: torch.device | str = "cpu") -> dict[str, str]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file at once or not at all: a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(content, indent=1, default=_plain)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    """Write a JSON file atomically."""
+    write_atomically(path, json.dumps(content, indent=1, default=_plain).encode())
 
 
 def read_json(path: Path) -> Any:
@@ -131,6 +125,7 @@ def load(path: Path) -> RunRecord:
         if found > FORMAT:
             raise BadData(f"{path} has format {found}, this version reads up to {FORMAT}; upgrade resitta")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["run"].items()}
+        values["settings"] = io.renamed(values["settings"])
         return RunRecord(**values, identity=identity_in(content), made=content.get("made", ""))
     except (KeyError, TypeError) as error:
         raise BadData(f"{path} is no record of a run ({error}); remove it and run again") from error

@@ -15,6 +15,7 @@ from resitta.bench.loop import Progress, run_stream
 from resitta.bench.protocol import Domain, Protocol
 from resitta.bench.record import RunRecord, environment, identity_in, load, read_json, save, settings_of, write_json
 from resitta.bench.sources import described, method_source
+from resitta.checkpoint.fingerprint import digest_tensors
 from resitta.data.corrupted import fingerprint
 from resitta.data.datasets import ImageSet
 from resitta.errors import BadData
@@ -144,8 +145,4 @@ def identity_digest(identity: Any) -> str:
 
 def weights_digest(model: nn.Module) -> str:
     """A short name for the weights of a model."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:12]
+    return digest_tensors(model.state_dict().items(), types=False)[:12]

@@ -1,40 +1,48 @@
-"""Save an adapter again and again while it runs, and find the newest good file after a crash."""
+"""Save an adapter periodically while it runs, and find the newest intact file after a crash."""
 
 import logging
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from resitta.adapter import Adapter
 from resitta.checkpoint.io import StatePath, read_document
-from resitta.checkpoint.loading import load
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting, BadState, NotSaved
+from resitta.method import Learner
 from resitta.monitor.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 NAME = "state-{}.safetensors"
 
 
+class Learning(Protocol):
+    """What an autosave needs of an adapter (`resitta.adapter.Adapter`)."""
+
+    learner: Learner
+
+    def save(self, path: StatePath) -> None:
+        """Write everything learned to one file."""
+
+
 class Autosave(Callback):
-    """Write a numbered file into a folder of its own every so many updates, every so many seconds, or both.
+    """Write a numbered file into a folder every so many updates, every so many seconds, or both.
 
-    A save that fails, say because the disk is full, is logged and tried again when the next one is due: the stream
-    goes on, and the older files stay. Attach it after the guards, so that it sees what they have made of a step.
+    A save that fails, for instance on a full disk, is logged and tried again when the next one is due; the stream
+    continues and the older files stay. Add it after other callbacks, so that it saves the result of a guard's step.
 
-    A folder has one writer: it is locked until `close`, until the adapter is gone, or until the process ends. A copy
-    of the adapter, also one that a fork makes, does not save; watch it with an `Autosave` of its own folder.
+    A folder has one writer: it is locked until `close`, until the adapter is garbage-collected, or until the process
+    ends. Copies of the adapter, forked ones included, do not save; give each an `Autosave` with a folder of its own.
 
     Args:
-        folder: where the files go; one folder per adapter, held by nobody else.
+        folder: where the files go; one folder per adapter.
         updates: save after this many further updates.
-        seconds: save after this much time.
+        seconds: save after this many seconds.
         keep: how many files to keep, the newest ones.
 
     >>> import tempfile, torch, resitta
+    >>> from torch import nn
     >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
     >>> adapter, folder = resitta.adapt(model, "tent"), tempfile.TemporaryDirectory()
     >>> adapter.add_callback(Autosave(folder.name, updates=2, keep=3))
@@ -42,7 +50,7 @@ class Autosave(Callback):
     ...     _ = adapter(torch.rand(8, 3, 2, 2))
     >>> [path.name for path in saved(folder.name)]
     ['state-0000000005.safetensors', 'state-0000000004.safetensors', 'state-0000000003.safetensors']
-    >>> recover(model, folder.name).stats.updates
+    >>> resitta.recover(model, folder.name).stats.updates
     10
     """
 
@@ -60,13 +68,13 @@ class Autosave(Callback):
         self.saved_time = time.monotonic()
         self.failures = 0
 
-    def before_step(self, adapter: Adapter, images: Tensor) -> None:
-        """Count from the first step on: an adapter that was recovered has updates already."""
+    def before_step(self, adapter: Learning, images: Tensor) -> None:
+        """Count updates from the first step on: a recovered adapter already has some."""
         if self.saved_updates is None:
             self.saved_updates = adapter.learner.updates
 
-    def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
-        """Save if it is time to."""
+    def after_step(self, adapter: Learning, images: Tensor, logits: Tensor) -> None:
+        """Save if one is due."""
         if not self.claim.held:
             return
         further = abs(adapter.learner.updates - (self.saved_updates or 0))  # after a reset there are fewer
@@ -75,8 +83,8 @@ class Autosave(Callback):
         if by_updates or by_time:
             self.save(adapter)
 
-    def save(self, adapter: Adapter) -> None:
-        """Save now, and remove what is beyond `keep`."""
+    def save(self, adapter: Learning) -> None:
+        """Save now, and remove all but the `keep` newest files."""
         if not self.claim.held:
             reason = "this autosave was closed, or belongs to the process that this one was forked from"
             raise NotSaved(f"nothing is written to {self.folder}: {reason}; make another one")
@@ -86,10 +94,10 @@ class Autosave(Callback):
             self._prune()
         except OSError as error:
             self.failures += 1
-            logger.error("autosave failed, the stream goes on: %s", error)
+            logger.error("autosave failed, the stream continues: %s", error)
 
     def close(self) -> None:
-        """Save no more, and let another writer have the folder."""
+        """Stop saving and release the folder to other writers."""
         self.claim.release()
 
     def _next(self) -> Path:
@@ -104,30 +112,16 @@ class Autosave(Callback):
 
     @staticmethod
     def latest(folder: StatePath) -> Path | None:
-        """The newest file of an `Autosave` that verifies; worse ones are passed over with a warning in the log."""
+        """The newest file of an `Autosave` that verifies; damaged ones are skipped with a warning in the log."""
         for path in saved(folder):
             try:
                 read_document(path)
                 return path
             except BadState as error:
-                logger.warning("passing over a state: %s", error)
+                logger.warning("skipping a state: %s", error)
         return None
 
 
 def saved(folder: StatePath) -> list[Path]:
     """The files that an `Autosave` wrote into a folder, newest first."""
     return sorted(Path(folder).glob(NAME.format("[0-9]" * 10)), reverse=True)
-
-
-def recover(model: nn.Module, folder: StatePath, **functions: Callable[..., Any]) -> Adapter:
-    """Go on from the newest file of an `Autosave` that verifies; see `load` for the arguments and errors.
-
-    >>> recover(nn.Linear(2, 2), "no/such/folder")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadState: no/such/folder holds no state that verifies (0 files); begin with resitta.adapt
-    """
-    newest = Autosave.latest(folder)
-    if newest is None:
-        raise BadState(f"{folder} holds no state that verifies ({len(saved(folder))} files); begin with resitta.adapt")
-    return load(model, newest, **functions)

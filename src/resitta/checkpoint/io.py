@@ -1,17 +1,19 @@
-"""What a state file says beside the state itself: the method with its settings, the options, the source model."""
+"""State files of adapters: the state itself, and the method, settings, options and source model it belongs to."""
 
 import dataclasses
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from resitta.checkpoint.atomic_write import write_atomically
+from resitta.checkpoint.fingerprint import Fingerprint
 from resitta.checkpoint.format import read, seal
 from resitta.errors import BadState
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
+from resitta.method import Method
+from resitta.monitor.guard import GuardCallback
+from resitta.training.network import Network
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -20,16 +22,39 @@ StatePath = str | os.PathLike[str]
 OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
 """The options that are saved as they are."""
 KEPT = ("seed", "precision", "non_finite", "guard")
-"""The options that an adapter keeps when it goes on from a file of another."""
+"""The options that an adapter keeps when it restores the file of another."""
 
 
-def save(adapter: "Adapter", path: StatePath) -> None:
-    """Write everything about an adapter but its source model, at once or not at all."""
+RENAMED = {"renew": "reset_on_shift"}
+"""Settings of methods that older files and records have under another name."""
+
+
+class Saveable(Protocol):
+    """What a state file needs of an adapter (`resitta.adapter.Adapter`)."""
+
+    method: Method
+    options: Any
+    guard: GuardCallback | None
+    fingerprint: Fingerprint
+
+    @property
+    def source(self) -> Network:
+        """The network of the caller."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """A snapshot of everything learned."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Continue from a snapshot."""
+
+
+def save(adapter: Saveable, path: StatePath) -> None:
+    """Write everything about an adapter but its source model, atomically."""
     write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
 
 
-def restore(adapter: "Adapter", path: StatePath) -> None:
-    """Continue from a file. One that does not fit leaves the adapter as it was.
+def restore(adapter: Saveable, path: StatePath) -> None:
+    """Continue from a file. One that does not fit leaves the adapter unchanged.
 
     Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
     (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
@@ -38,27 +63,39 @@ def restore(adapter: "Adapter", path: StatePath) -> None:
     document = read_document(path)
     check_model(adapter, document, path)
     described = describe(adapter)
-    saved, own = _nature(document), _nature(described)
+    saved, own = _requirements(document), _requirements(described)
     for name in own:
         if saved.get(name) != own[name]:
             found = f"saved with {name} {saved.get(name)}, this adapter has {own[name]}"
             raise BadState(f"{path} was {found}; use resitta.load(model, path)")
     adapter.load_state_dict(document["state"])
-    _tell_differences(document, described, path)
+    _warn_of_differences(document, described, path)
 
 
-def describe(adapter: "Adapter") -> dict[str, Any]:
-    """Say what a state belongs to. Functions are only named: a file cannot hold them."""
+def settings_of(settings: Any) -> dict[str, Any]:
+    """The values of a settings dataclass, such as a method, by name.
+
+    >>> from resitta.methods import Tent
+    >>> settings_of(Tent(lr=0.1))["lr"]
+    0.1
+    """
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+
+
+def describe(adapter: Saveable) -> dict[str, Any]:
+    """What a state belongs to. Functions are only named: a file cannot hold them."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
-    settings = {field.name: getattr(adapter.method, field.name) for field in dataclasses.fields(adapter.method)}
+    settings = settings_of(adapter.method)
     options = {name: getattr(adapter.options, name) for name in OPTIONS}
+    mean, std = adapter.source.mean, adapter.source.std
+    normalized = None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())
     return {
         "format": FORMAT,
         "resitta": resitta.__version__,
         "method": adapter.method.name,
         "settings": _without_functions(settings),
-        "options": {**_without_functions(options), "normalized": _normalized(adapter)},
+        "options": {**_without_functions(options), "normalized": normalized},
         "guard": None if adapter.guard is None else dataclasses.asdict(adapter.guard.guard),
         "functions": [name for name, value in {**settings, **options}.items() if callable(value)],
         "model": {"structure": adapter.fingerprint.structure, "content": adapter.fingerprint.content},
@@ -74,10 +111,19 @@ def read_document(path: StatePath) -> dict[str, Any]:
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
     if wrong:
         raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
-    return document
+    return document | {"settings": renamed(document["settings"])}
 
 
-def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -> None:
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under the names of this version.
+
+    >>> renamed({"renew": 2.0, "lr": 0.1})
+    {'reset_on_shift': 2.0, 'lr': 0.1}
+    """
+    return {RENAMED.get(name, name): value for name, value in settings.items()}
+
+
+def check_model(adapter: Saveable, document: dict[str, Any], path: StatePath) -> None:
     """Insist on the very model that the state was saved with."""
     structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
     if structure != adapter.fingerprint.structure:
@@ -86,28 +132,28 @@ def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -
         raise BadState(f"{path} was saved with other weights or another precision of this model; load those first")
 
 
-def _nature(document: dict[str, Any]) -> dict[str, str]:
-    """What two adapters must have in common to continue each other's state, in words."""
+def _requirements(document: dict[str, Any]) -> dict[str, str]:
+    """What must be equal for one adapter to continue the state of another, as text."""
     options = {name: document["options"].get(name) for name in ("output", "normalized")}
     shared = {"method": document["method"], **document["settings"], **options}
     functions = dict.fromkeys(map(str, document["functions"]), "a function")
     return {**{name: repr(value) for name, value in shared.items()}, **functions}
 
 
-def _tell_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
-    """Warn of options that do not belong to the state: the adapter keeps its own, and so may go on differently."""
+def _warn_of_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
+    """Log the options that differ: they are not part of the state, and the adapter keeps its own."""
     saved, ours = ({**found["options"], "guard": found.get("guard")} for found in (document, own))
     for name in KEPT:
         values = saved.get(name), ours[name]
         if name == "guard" and not all(isinstance(value, dict) for value in values):
-            continue  # that there is none in the file, or none here, is told by who loads its state
+            continue  # a guard that only one of them has is logged where its state is loaded
         theirs, kept = _in_short(*values), _in_short(*values[::-1])
         if theirs != kept:
             logger.warning("%s was saved with %s %s, this adapter keeps its own: %s", path, name, theirs, kept)
 
 
 def _in_short(value: Any, other: Any) -> str:
-    """A value in words; of a guard's settings only those that differ from another's.
+    """A value as text; of a guard's settings only those that differ from another's.
 
     >>> _in_short({"window": 9, "action": "warn"}, {"window": 8, "action": "warn"})
     'window=9'
@@ -120,8 +166,3 @@ def _in_short(value: Any, other: Any) -> str:
 
 def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not callable(value)}
-
-
-def _normalized(adapter: "Adapter") -> tuple[list[float], list[float]] | None:
-    mean, std = adapter.source.mean, adapter.source.std
-    return None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())

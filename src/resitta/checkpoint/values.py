@@ -1,8 +1,8 @@
-"""Whether an adapter can go on with what it has loaded: a file made by hand can hold values that no adapter has."""
+"""Checks of a loaded state: a file made by hand can hold values that no adapter has."""
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,19 +11,27 @@ from torch import Tensor, nn
 from resitta.errors import BadState
 from resitta.memory.memory import Memory
 from resitta.memory.pbrs import PBRS
+from resitta.method import Learner
+from resitta.monitor.guard import GuardCallback
 from resitta.monitor.guard.snapshot import Snapshot
 from resitta.norm.bn_layers import AdaptiveBN
 from resitta.training.domain_shift import DomainShiftDetector
 
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
-
 MOST_CLASSES = 2**20
-"""A count per class is kept: a number of classes beyond any data set would only take memory."""
+"""A count per class is kept: more classes than any data set has would only take memory."""
 
 
-def check_values(adapter: "Adapter") -> None:
-    """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed.
+class Loaded(Protocol):
+    """What is checked of an adapter (`resitta.adapter.Adapter`)."""
+
+    samples: int
+    entropies: Tensor
+    learner: Learner
+    guard: GuardCallback | None
+
+
+def check_values(adapter: Loaded) -> None:
+    """Raise BadState unless all values make sense, those in a guard's snapshots included; nothing is changed.
 
     >>> from resitta import adapt
     >>> from resitta.conformance import tiny_network
@@ -40,12 +48,13 @@ def check_values(adapter: "Adapter") -> None:
     _check_finite([("its sums of entropies", adapter.entropies)])
     check_learner(adapter.learner)
     if adapter.guard is not None and (snapshots := adapter.guard.snapshots):
-        now = Snapshot(adapter)
+        whole: Any = adapter  # a snapshot takes more of an adapter than is checked here
+        now = Snapshot(whole)
         for snapshot in snapshots:
             _check_count(snapshot.samples, "samples")
-            snapshot.restore(adapter)
+            snapshot.restore(whole)
             check_learner(adapter.learner)
-        now.restore(adapter)
+        now.restore(whole)
 
 
 def check_learner(learner: nn.Module) -> None:
@@ -124,7 +133,7 @@ def _check_shift(shift: DomainShiftDetector, name: str) -> None:
         _check_count(getattr(shift, count), f"{name} {count}")
     for values in (shift.waiting, shift.mean, shift.variance):
         if values.dtype != np.float64 or not np.isfinite(values).all():
-            raise BadState(f"{name} holds looks of images that are no finite float64 numbers")
+            raise BadState(f"{name} holds image statistics that are no finite float64 numbers")
     if (shift.variance < 0).any():
         raise BadState(f"{name} has a variance below zero")
 

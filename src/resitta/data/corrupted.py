@@ -1,7 +1,6 @@
 """Corrupted versions of an image set, made once and kept on disk, read memory-mapped."""
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from resitta.checkpoint.atomic_write import atomic_write
 from resitta.data.corruptions import corrupt, full_name
 from resitta.data.datasets import ArrayImages, ImageSet
 from resitta.data.orders import Indices
@@ -86,15 +86,13 @@ def _make(
     device: torch.device | str,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # a kill leaves no half-made file under the real name
     shape = (len(images), *images.read([0]).shape[1:])
-    pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
     chunk = max(1, PIXELS_AT_ONCE // (shape[2] * shape[3]))
-    for start in range(0, len(images), chunk):
-        rows = np.arange(start, min(start + chunk, len(images)))
-        pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
-        if progress:
-            progress(start, len(images))
-    pixels.flush()
-    temporary.replace(path)
+    with atomic_write(path, durable=False) as temporary:
+        pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+        for start in range(0, len(images), chunk):
+            rows = np.arange(start, min(start + chunk, len(images)))
+            pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
+            if progress:
+                progress(start, len(images))
+        pixels.flush()

@@ -1,4 +1,4 @@
-"""Open a data set by looking at what lies there."""
+"""Open a data set by looking at what is there."""
 
 import inspect
 from pathlib import Path
@@ -6,10 +6,9 @@ from typing import Any
 
 from resitta.data.datasets.base import ImageSet
 from resitta.data.datasets.cifar import CifarBatches, CifarC, find_batches
-from resitta.data.datasets.folders import ImageFolder
+from resitta.data.datasets.files import is_picture
+from resitta.data.datasets.folders import ImageFolder, ImageZip
 from resitta.data.datasets.imagenet import ImageNetC
-from resitta.data.datasets.pictures import is_picture
-from resitta.data.datasets.zips import ImageZip
 from resitta.errors import BadData, BadSetting
 
 Kind = type[CifarC] | type[CifarBatches] | type[ImageNetC] | type[ImageFolder] | type[ImageZip]
