@@ -21,17 +21,18 @@ from typing import Any, get_args
 
 import torch
 
+from resitta.bench.api import by_method
+from resitta.bench.experiments import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.paper import PAPER
-from resitta.bench.presets import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
-from resitta.cli.benching import parse_settings
+from resitta.cli.flags import BY_METHOD, parse_pairs
 from resitta.data.datasets import ImageSet
 from resitta.models import create as create_model
 from resitta.registry import create
 from resitta.report.formats import as_text
-from resitta.report.tables import error_table
+from resitta.report.table import error_table
 
 CAFFE = {"mean": tuple(v / 255 for v in (123.68, 116.779, 103.939)), "std": (1 / 255,) * 3}
 
@@ -100,7 +101,7 @@ def wanted_jobs(args: argparse.Namespace) -> list[Job]:
     """Methods with every seed, methods with one, experiments with every seed; what is asked for twice runs once."""
     dataset = TASKS[BEDS[args.bed].task].dataset
     seeds = [(name, args.seeds) for name in args.methods] + [(name, args.seeds[:1]) for name in args.once]
-    settings = parse_settings(args.set, [*args.methods, *args.once])
+    settings = by_method(parse_pairs(args.set, "--set", BY_METHOD), [*args.methods, *args.once])
     made = {name: create(name, preset=dataset, **settings[name]) for name in settings}
     jobs = [Job(method=made[name], seed=seed) for name, some in seeds for seed in some]
     for name in args.experiments:

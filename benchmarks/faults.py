@@ -24,7 +24,7 @@ import torch
 from fault_streams import CONTROLS, FAULTS, Fault, Source
 
 from resitta.adapter import Adapter, adapt
-from resitta.bench.metrics import Metrics
+from resitta.bench.loop import Metrics
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.data.datasets import open_images
 from resitta.models import create as create_model

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import resitta
 from resitta.bench.record import environment, write_json
-from resitta.checkpoint.autosave import Learning, saved
+from resitta.checkpoint.autosave import saved
 from resitta.checkpoint.io import read_document
 from resitta.conformance import tiny_network
 from resitta.errors import BadState
@@ -131,7 +131,7 @@ class NotedAutosave(resitta.Autosave):
         super().__init__(folder, updates=2, seconds=0.2, keep=3)
         self.log = log
 
-    def save(self, adapter: Learning) -> None:
+    def save(self, adapter: resitta.Adapter) -> None:
         """Save between two lines of the log."""
         os.write(self.log, b"saving\n")
         super().save(adapter)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from beds import BEDS
 
-from resitta.bench.presets import TASKS
+from resitta.bench.experiments import TASKS
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.training.domain_shift import WINDOW, DomainShiftDetector
 

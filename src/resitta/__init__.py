@@ -14,10 +14,10 @@ from resitta import _deprecated
 if typing.TYPE_CHECKING:
     from resitta import bench, errors, methods
     from resitta.adapter import Adapter, adapt
-    from resitta.checkpoint.autosave import Autosave
+    from resitta.checkpoint.autosave import Autosave, recover
+    from resitta.checkpoint.loading import load
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
-    from resitta.loading import load, recover
     from resitta.memory.memory import Memory
     from resitta.method import Learner, Method
     from resitta.monitor import events, guard
@@ -82,8 +82,8 @@ _HOMES = {
     "events": "monitor",
     "guard": "monitor",
     "list_methods": "registry",
-    "load": "loading",
-    "recover": "loading",
+    "load": "checkpoint.loading",
+    "recover": "checkpoint.autosave",
     "register": "registry",
     "setting": "settings",
 }

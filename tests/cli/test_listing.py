@@ -5,7 +5,7 @@ import pytest
 
 import resitta
 from resitta.cli import main
-from resitta.cli.describe import describe
+from resitta.methods.describe import describe
 from resitta.registry import get_method
 
 

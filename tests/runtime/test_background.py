@@ -13,10 +13,9 @@ from tests.tools import Gate
 from torch import Tensor, nn
 
 import resitta
-from resitta.checkpoint.autosave import Autosave, saved
+from resitta.checkpoint.autosave import Autosave, recover, saved
 from resitta.checkpoint.tree import same
 from resitta.errors import BadImages, BadSetting, Collapsed
-from resitta.loading import recover
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.guard import Guard
 from resitta.runtime import background

@@ -2,28 +2,21 @@
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from resitta.adapter import Adapter
 from resitta.checkpoint.io import StatePath, read_document
+from resitta.checkpoint.loading import load
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting, BadState, NotSaved
-from resitta.method import Learner
 from resitta.monitor.callbacks import Callback
 
 logger = logging.getLogger(__name__)
 NAME = "state-{}.safetensors"
-
-
-class Learning(Protocol):
-    """What an autosave needs of an adapter (`resitta.adapter.Adapter`)."""
-
-    learner: Learner
-
-    def save(self, path: StatePath) -> None:
-        """Write everything learned to one file."""
 
 
 class Autosave(Callback):
@@ -42,7 +35,6 @@ class Autosave(Callback):
         keep: how many files to keep, the newest ones.
 
     >>> import tempfile, torch, resitta
-    >>> from torch import nn
     >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
     >>> adapter, folder = resitta.adapt(model, "tent"), tempfile.TemporaryDirectory()
     >>> adapter.add_callback(Autosave(folder.name, updates=2, keep=3))
@@ -50,7 +42,7 @@ class Autosave(Callback):
     ...     _ = adapter(torch.rand(8, 3, 2, 2))
     >>> [path.name for path in saved(folder.name)]
     ['state-0000000005.safetensors', 'state-0000000004.safetensors', 'state-0000000003.safetensors']
-    >>> resitta.recover(model, folder.name).stats.updates
+    >>> recover(model, folder.name).stats.updates
     10
     """
 
@@ -68,13 +60,13 @@ class Autosave(Callback):
         self.saved_time = time.monotonic()
         self.failures = 0
 
-    def before_step(self, adapter: Learning, images: Tensor) -> None:
-        """Count updates from the first step on: a recovered adapter already has some."""
+    def before_step(self, adapter: Adapter, images: Tensor) -> None:
+        """Count from the first step on: an adapter that was recovered has updates already."""
         if self.saved_updates is None:
             self.saved_updates = adapter.learner.updates
 
-    def after_step(self, adapter: Learning, images: Tensor, logits: Tensor) -> None:
-        """Save if one is due."""
+    def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+        """Save if it is time to."""
         if not self.claim.held:
             return
         further = abs(adapter.learner.updates - (self.saved_updates or 0))  # after a reset there are fewer
@@ -83,8 +75,8 @@ class Autosave(Callback):
         if by_updates or by_time:
             self.save(adapter)
 
-    def save(self, adapter: Learning) -> None:
-        """Save now, and remove all but the `keep` newest files."""
+    def save(self, adapter: Adapter) -> None:
+        """Save now, and remove what is beyond `keep`."""
         if not self.claim.held:
             reason = "this autosave was closed, or belongs to the process that this one was forked from"
             raise NotSaved(f"nothing is written to {self.folder}: {reason}; make another one")
@@ -125,3 +117,17 @@ class Autosave(Callback):
 def saved(folder: StatePath) -> list[Path]:
     """The files that an `Autosave` wrote into a folder, newest first."""
     return sorted(Path(folder).glob(NAME.format("[0-9]" * 10)), reverse=True)
+
+
+def recover(model: nn.Module, folder: StatePath, **functions: Callable[..., Any]) -> Adapter:
+    """Go on from the newest file of an `Autosave` that verifies; see `load` for the arguments and errors.
+
+    >>> recover(nn.Linear(2, 2), "no/such/folder")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadState: no/such/folder holds no state that verifies (0 files); begin with resitta.adapt
+    """
+    newest = Autosave.latest(folder)
+    if newest is None:
+        raise BadState(f"{folder} holds no state that verifies ({len(saved(folder))} files); begin with resitta.adapt")
+    return load(model, newest, **functions)

@@ -1,19 +1,18 @@
-"""State files of adapters: the state itself, and the method, settings, options and source model it belongs to."""
+"""State files of adapters: the state, and the method, settings, options and source model it belongs to."""
 
 import dataclasses
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from resitta.checkpoint.atomic_write import write_atomically
-from resitta.checkpoint.fingerprint import Fingerprint
 from resitta.checkpoint.format import read, seal
 from resitta.errors import BadState
-from resitta.method import Method
-from resitta.monitor.guard import GuardCallback
-from resitta.training.network import Network
+
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -23,38 +22,17 @@ OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "backgrou
 """The options that are saved as they are."""
 KEPT = ("seed", "precision", "non_finite", "guard")
 """The options that an adapter keeps when it restores the file of another."""
-
-
 RENAMED = {"renew": "reset_on_shift"}
 """Settings of methods that older files and records have under another name."""
 
 
-class Saveable(Protocol):
-    """What a state file needs of an adapter (`resitta.adapter.Adapter`)."""
-
-    method: Method
-    options: Any
-    guard: GuardCallback | None
-    fingerprint: Fingerprint
-
-    @property
-    def source(self) -> Network:
-        """The network of the caller."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """A snapshot of everything learned."""
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """Continue from a snapshot."""
-
-
-def save(adapter: Saveable, path: StatePath) -> None:
-    """Write everything about an adapter but its source model, atomically."""
+def save(adapter: "Adapter", path: StatePath) -> None:
+    """Write everything about an adapter but its source model, at once or not at all."""
     write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
 
 
-def restore(adapter: Saveable, path: StatePath) -> None:
-    """Continue from a file. One that does not fit leaves the adapter unchanged.
+def restore(adapter: "Adapter", path: StatePath) -> None:
+    """Continue from a file. One that does not fit leaves the adapter as it was.
 
     Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
     (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
@@ -72,30 +50,18 @@ def restore(adapter: Saveable, path: StatePath) -> None:
     _warn_of_differences(document, described, path)
 
 
-def settings_of(settings: Any) -> dict[str, Any]:
-    """The values of a settings dataclass, such as a method, by name.
-
-    >>> from resitta.methods import Tent
-    >>> settings_of(Tent(lr=0.1))["lr"]
-    0.1
-    """
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-
-
-def describe(adapter: Saveable) -> dict[str, Any]:
+def describe(adapter: "Adapter") -> dict[str, Any]:
     """What a state belongs to. Functions are only named: a file cannot hold them."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
     settings = settings_of(adapter.method)
     options = {name: getattr(adapter.options, name) for name in OPTIONS}
-    mean, std = adapter.source.mean, adapter.source.std
-    normalized = None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())
     return {
         "format": FORMAT,
         "resitta": resitta.__version__,
         "method": adapter.method.name,
         "settings": _without_functions(settings),
-        "options": {**_without_functions(options), "normalized": normalized},
+        "options": {**_without_functions(options), "normalized": _normalized(adapter)},
         "guard": None if adapter.guard is None else dataclasses.asdict(adapter.guard.guard),
         "functions": [name for name, value in {**settings, **options}.items() if callable(value)],
         "model": {"structure": adapter.fingerprint.structure, "content": adapter.fingerprint.content},
@@ -114,6 +80,16 @@ def read_document(path: StatePath) -> dict[str, Any]:
     return document | {"settings": renamed(document["settings"])}
 
 
+def settings_of(settings: Any) -> dict[str, Any]:
+    """The values of a settings dataclass, such as a method, by name.
+
+    >>> from resitta.methods import Tent
+    >>> settings_of(Tent(lr=0.1))["lr"]
+    0.1
+    """
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+
+
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings under the names of this version.
 
@@ -123,7 +99,7 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
-def check_model(adapter: Saveable, document: dict[str, Any], path: StatePath) -> None:
+def check_model(adapter: "Adapter", document: dict[str, Any], path: StatePath) -> None:
     """Insist on the very model that the state was saved with."""
     structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
     if structure != adapter.fingerprint.structure:
@@ -166,3 +142,8 @@ def _in_short(value: Any, other: Any) -> str:
 
 def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not callable(value)}
+
+
+def _normalized(adapter: "Adapter") -> tuple[list[float], list[float]] | None:
+    mean, std = adapter.source.mean, adapter.source.std
+    return None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())

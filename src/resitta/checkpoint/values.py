@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,27 +11,19 @@ from torch import Tensor, nn
 from resitta.errors import BadState
 from resitta.memory.memory import Memory
 from resitta.memory.pbrs import PBRS
-from resitta.method import Learner
-from resitta.monitor.guard import GuardCallback
 from resitta.monitor.guard.snapshot import Snapshot
 from resitta.norm.bn_layers import AdaptiveBN
 from resitta.training.domain_shift import DomainShiftDetector
 
+if TYPE_CHECKING:
+    from resitta.adapter import Adapter
+
 MOST_CLASSES = 2**20
-"""A count per class is kept: more classes than any data set has would only take memory."""
+"""A count per class is kept: a number of classes beyond any data set would only take memory."""
 
 
-class Loaded(Protocol):
-    """What is checked of an adapter (`resitta.adapter.Adapter`)."""
-
-    samples: int
-    entropies: Tensor
-    learner: Learner
-    guard: GuardCallback | None
-
-
-def check_values(adapter: Loaded) -> None:
-    """Raise BadState unless all values make sense, those in a guard's snapshots included; nothing is changed.
+def check_values(adapter: "Adapter") -> None:
+    """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed.
 
     >>> from resitta import adapt
     >>> from resitta.conformance import tiny_network
@@ -48,13 +40,12 @@ def check_values(adapter: Loaded) -> None:
     _check_finite([("its sums of entropies", adapter.entropies)])
     check_learner(adapter.learner)
     if adapter.guard is not None and (snapshots := adapter.guard.snapshots):
-        whole: Any = adapter  # a snapshot takes more of an adapter than is checked here
-        now = Snapshot(whole)
+        now = Snapshot(adapter)
         for snapshot in snapshots:
             _check_count(snapshot.samples, "samples")
-            snapshot.restore(whole)
+            snapshot.restore(adapter)
             check_learner(adapter.learner)
-        now.restore(whole)
+        now.restore(adapter)
 
 
 def check_learner(learner: nn.Module) -> None:

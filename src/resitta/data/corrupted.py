@@ -1,17 +1,18 @@
-"""Corrupted versions of an image set, made once and kept on disk, read memory-mapped."""
+"""Corrupted versions of image sets: cached on disk and memory-mapped, or written in the layout of the public sets."""
 
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from resitta.checkpoint.atomic_write import atomic_write
-from resitta.data.corruptions import corrupt, full_name
-from resitta.data.datasets import ArrayImages, ImageSet
+from resitta.data.corruptions import CORRUPTIONS, corrupt, full_name, write_cifar_c, write_imagenet_c
+from resitta.data.corruptions.write import Progress
+from resitta.data.datasets import ArrayImages, ImageSet, open_images
 from resitta.data.orders import Indices
 from resitta.errors import BadData
 
@@ -96,3 +97,30 @@ def _make(
             if progress:
                 progress(start, len(images))
         pixels.flush()
+
+
+def write_corrupted(
+    data: str | Path,
+    out: str | Path,
+    *,
+    layout: Literal["arrays", "folders"] = "arrays",
+    corruptions: Sequence[str] = CORRUPTIONS,
+    size: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> None:
+    """Corrupt the images at `data` at severities 1 to 5 and write them as the public sets are laid out.
+
+    "arrays" is the layout of CIFAR-C, "folders" that of ImageNet-C. Images of a folder or zip are resized to `size`.
+    `progress(what, done, total)` is called while images are written. Existing files are kept.
+    """
+    images = open_images(data, **({} if size is None else {"size": size}))
+    options: dict[str, Any] = {"corruptions": corruptions, "seed": seed, "device": device, "progress": progress}
+    if layout == "arrays":
+        pixels = images.read(range(len(images))).permute(0, 2, 3, 1).contiguous().numpy()
+        write_cifar_c(out, pixels, images.labels, **options)
+    else:
+        names = [f"{label:05d}/{index:08d}.JPEG" for index, label in enumerate(images.labels.tolist())]
+        pictures = [images.read([index])[0].permute(1, 2, 0).numpy() for index in range(len(images))]
+        write_imagenet_c(out, list(zip(names, pictures, strict=True)), **options)

@@ -11,7 +11,7 @@ from tests.conftest import small_network
 from tests.tools import OWN_METHOD, Gate
 from torch import nn
 
-from resitta.bench.sources import described, method_source, model_source
+from resitta.bench.source_digest import described, method_source, model_source
 from resitta.methods import BatchNormAdapt, ResiTTA, Tent
 from resitta.models import Normalised
 from resitta.models import create as create_model
@@ -41,7 +41,7 @@ def test_a_method_goes_by_its_file(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from resitta.bench.sources import method_source, model_source
+from resitta.bench.source_digest import method_source, model_source
 import outer
 print(method_source(outer.Mine), model_source("outer:make")["model_source"])
 """
@@ -67,7 +67,7 @@ def test_files_beside_it_count_when_it_uses_them(tmp_path: Path, changed: str) -
 
 
 def test_a_class_without_a_file_has_no_digest() -> None:
-    code = "from resitta.bench.sources import method_source; from resitta.methods import Tent"
+    code = "from resitta.bench.source_digest import method_source; from resitta.methods import Tent"
     code += "\nclass Mine(Tent): pass\nprint(method_source(Mine))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "None"

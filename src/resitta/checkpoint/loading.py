@@ -1,4 +1,4 @@
-"""`resitta.load(model, path)` and `resitta.recover(model, folder)`: adapters made from state files."""
+"""`resitta.load(model, path)`: an adapter that goes on where another was saved."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from torch import nn
 
 from resitta.adapter import Adapter
-from resitta.checkpoint.autosave import Autosave, saved
 from resitta.checkpoint.io import StatePath, check_model, read_document
 from resitta.errors import BadState, UnsuitableModel
 from resitta.monitor.guard import Guard
@@ -14,7 +13,7 @@ from resitta.registry import create
 
 
 def load(model: nn.Module, path: StatePath, **functions: Callable[..., Any]) -> Adapter:
-    """Make an adapter from a file that `adapter.save` wrote; it continues bit for bit where the saved one stopped.
+    """Make an adapter from a file that `adapter.save` wrote; it continues bit for bit where that one stopped.
 
     Args:
         model: the same source model, with the same weights, as the saved adapter's; it is not in the file.
@@ -41,20 +40,6 @@ def load(model: nn.Module, path: StatePath, **functions: Callable[..., Any]) -> 
     check_model(adapter, document, path)
     adapter.load_state_dict(document["state"])
     return adapter
-
-
-def recover(model: nn.Module, folder: StatePath, **functions: Callable[..., Any]) -> Adapter:
-    """Continue from the newest file of an `Autosave` that verifies; see `load` for the arguments and errors.
-
-    >>> recover(nn.Linear(2, 2), "no/such/folder")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadState: no/such/folder holds no state that verifies (0 files); begin with resitta.adapt
-    """
-    newest = Autosave.latest(folder)
-    if newest is None:
-        raise BadState(f"{folder} holds no state that verifies ({len(saved(folder))} files); begin with resitta.adapt")
-    return load(model, newest, **functions)
 
 
 def _check_functions(needed: list[str], given: dict[str, Any], path: StatePath) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.checkpoint.conftest import identical_fixture, images_fixture  # noqa: F401
 from torch import Tensor, nn
 
 import resitta

@@ -8,7 +8,7 @@ import pytest
 from resitta.bench.record import RunRecord
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.report.groups import Group, grouped
-from resitta.report.paired import best_two, bootstrap_interval, difference, verdict, verdicts
+from resitta.report.significance import best_two, bootstrap_interval, difference, verdict, verdicts
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

@@ -1,13 +1,10 @@
-"""What people see in a terminal: progress bars with the time left, short reports."""
+"""The terminal: lines of text, and progress bars with the time left."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from resitta.conformance import check_method
-from resitta.errors import BadSetting, require
-from resitta.method import Method
+from resitta.errors import require
 
 Bar = Callable[[int, int], None]
 
@@ -15,6 +12,11 @@ Bar = Callable[[int, int], None]
 def console() -> Any:
     """The terminal, as rich sees it."""
     return require("rich.console", "cli").Console()
+
+
+def say(text: str, style: str | None = None) -> None:
+    """Print a line as it is, without markup or line breaks of our own."""
+    console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -60,37 +62,3 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def print_check(
-    method: Method,
-    *,
-    model: str | None = None,
-    checkpoint: Path | None = None,
-    data: Path | None = None,
-    size: int | None = None,
-    device: str = "cpu",
-) -> None:
-    """Run the conformance suite, on a model and images of the user's if they are named, and list what was checked."""
-    passed = check_method(method, device=device, **_checked_with(model, checkpoint, data, size))
-    for name in passed:
-        console().print(f"[green]passed[/] {name.replace('_', ' ')}", highlight=False)
-    console().print(f"{len(passed)} passed, 0 failed", highlight=False)
-
-
-def _checked_with(model: str | None, checkpoint: Path | None, data: Path | None, size: int | None) -> dict[str, Any]:
-    """The model and the images that the suite shall use in place of its own."""
-    from resitta.data.corrupted import evenly  # noqa: PLC0415
-    from resitta.data.datasets import open_images  # noqa: PLC0415
-    from resitta.models import MODELS, create  # noqa: PLC0415
-
-    if model is None:
-        if checkpoint or data or size:
-            raise BadSetting("--checkpoint, --data and --size belong to a model of yours; name it with --model")
-        return {}
-    side = size or (MODELS[model].image_size if model in MODELS else 32)
-    options: dict[str, Any] = {"model": create(model, checkpoint), "shape": (3, side, side)}
-    if data is not None:
-        images = evenly(open_images(data, **({} if size is None else {"size": size})), 256)
-        options["images"] = images.read(range(len(images))).float().div_(255)
-    return options

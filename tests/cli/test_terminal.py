@@ -1,6 +1,6 @@
 import pytest
 
-from resitta.terminal import bars, duration
+from resitta.cli.terminal import bars, duration
 
 
 def test_bars_take_done_and_total() -> None:

@@ -1,8 +1,8 @@
-"""Digests of source code, so that a run of changed code is another run.
+"""Digests of source code: a run of changed code is another run.
 
-A digest covers the file that defines a class or function and the user's files it takes others from. What belongs to
-this library beside a method's own file, and to installed packages, is not covered: the library's version stands in the
-identity of a run, those of Python, torch and numpy in its environment.
+A digest covers the file that defines a class or function and the user's files it takes others from. The rest of this
+library and installed packages are covered by their versions: the library's is part of the identity of a run, those of
+Python, torch and numpy are in its environment.
 """
 
 import functools

@@ -4,7 +4,7 @@ import json
 import pytest
 
 import resitta
-from resitta.cli.describe import describe
+from resitta.methods.describe import describe
 from resitta.registry import get_method
 
 
