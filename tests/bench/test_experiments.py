@@ -1,4 +1,5 @@
 import pytest
+from tests.tools import make_run
 
 from resitta.bench.experiments import EXPERIMENTS, METHODS, check_source, experiment
 from resitta.bench.paper import PAPER
@@ -43,27 +44,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 def source_run(*errors: float) -> RunRecord:
-    return RunRecord(
-        method="source",
-        settings={},
-        seed=1,
-        domains=CORRUPTIONS,
-        borders=(),
-        samples=15,
-        errors=errors,
-        window=1,
-        error_over_time=(),
-        entropy_over_time=(),
-        drift_at=(),
-        drift_over_time=(),
-        drift_per_layer={},
-        bank_per_class=(),
-        ece=0,
-        nll=0,
-        updates=0,
-        seconds=1,
-        device_memory_mb=1,
-    )
+    return make_run("source", errors, domains=CORRUPTIONS)
 
 
 def test_the_papers_own_row_passes() -> None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.tools import make_run
 from torch import nn
 
 import resitta
@@ -17,27 +18,7 @@ from resitta.methods import ResiTTA
 
 @pytest.fixture
 def record() -> RunRecord:
-    return RunRecord(
-        method="tent",
-        settings={"lr": 0.001},
-        seed=1,
-        domains=("fog", "snow"),
-        borders=(0, 10),
-        samples=20,
-        errors=(10.0, 30.0),
-        window=10,
-        error_over_time=(10.0, 30.0),
-        entropy_over_time=(0.5, 0.6),
-        drift_at=(10, 20),
-        drift_over_time=(0.0, 0.1),
-        drift_per_layer={"bn1": 0.1},
-        bank_per_class=(),
-        ece=0.1,
-        nll=0.5,
-        updates=2,
-        seconds=0.5,
-        device_memory_mb=100.0,
-    )
+    return make_run(errors=(10.0, 30.0), samples=20)
 
 
 def test_a_record_survives_a_file(record: RunRecord, tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def bench(model: nn.Module, tmp_path: Path) -> Bench:
 
 def test_a_finished_run_is_never_run_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [Job(method=create(name), seed=seed) for name in ("source", "resitta") for seed in (1, 2)]
-    first = bench.records(jobs)
+    first = [bench.record(job) for job in jobs]
     assert len(list(bench.out.glob("*.json"))) == 4
     monkeypatch.setattr("resitta.bench.runner.run_stream", lambda *_, **__: pytest.fail("ran again"))
-    assert bench.records(jobs) == first
+    assert [bench.record(job) for job in jobs] == first
     assert [record.seed for record in first] == [1, 2, 1, 2]
 
 
@@ -92,7 +92,7 @@ labels = np.arange(1500) % 5
 sets = {d: ArrayImages(rng.integers(0, 256, (1500, 3, 16, 16), np.uint8), labels) for d in protocol.domains()}
 bench = Bench(protocol, tiny_network(), sets, Path(sys.argv[1]), torch.device("cpu"), {})
 jobs = [Job(method=create(name), seed=seed) for name in ("source", "resitta", "rotta") for seed in (1, 2)]
-for record in bench.records(jobs):
+for record in [bench.record(job) for job in jobs]:
     print(record.method, record.seed, record.errors, flush=True)
 """
 

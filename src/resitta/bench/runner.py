@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -136,10 +135,6 @@ class Bench:
     def _comparable(self, job: Job) -> bool:
         """Whether the code of the method and of the model lies in files that can be compared."""
         return None not in (job.method_source, self.about.get("model_source", ""))
-
-    def records(self, jobs: Sequence[Job], bar: Callable[[str], Progress] | None = None) -> list[RunRecord]:
-        """Return the records of all jobs, in order."""
-        return [self.record(job, bar(job.title) if bar else None) for job in jobs]
 
 
 def identity_digest(identity: Any) -> str:

@@ -45,59 +45,32 @@ class DataSet:
     archives: tuple[Archive, ...]
 
 
-def _imagenet_c(file: str, md5: str, *corruptions: str) -> Archive:
-    holds = tuple(f"ImageNet-C/{name}" for name in corruptions)
+def _imagenet_c(file: str, md5: str, corruptions: str) -> Archive:
+    holds = tuple(f"ImageNet-C/{name}" for name in corruptions.split())
     return Archive(record=2235448, file=file, md5=md5, holds=holds)
 
 
+def _cifar_c(folder: str, record: int, md5: str) -> DataSet:
+    archive = Archive(record=record, file=f"{folder}.tar", md5=md5, holds=(folder,), most_gigabytes=3)
+    return DataSet(folder=folder, archives=(archive,))
+
+
 DATA_SETS = {
-    "cifar10c": DataSet(
-        folder="CIFAR-10-C",
-        archives=(
-            Archive(
-                record=2535967,
-                file="CIFAR-10-C.tar",
-                md5="56bf5dcef84df0e2308c6dcbcbbd8499",
-                holds=("CIFAR-10-C",),
-                most_gigabytes=3,
-            ),
-        ),
-    ),
-    "cifar100c": DataSet(
-        folder="CIFAR-100-C",
-        archives=(
-            Archive(
-                record=3555552,
-                file="CIFAR-100-C.tar",
-                md5="11f0ed0f1191edbf9fa23466ae6021d3",
-                holds=("CIFAR-100-C",),
-                most_gigabytes=3,
-            ),
-        ),
-    ),
+    "cifar10c": _cifar_c("CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499"),
+    "cifar100c": _cifar_c("CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),
     "imagenetc": DataSet(
         folder="ImageNet-C",
         archives=(
             _imagenet_c(
-                "blur.tar",
-                "2d8e81fdd8e07fef67b9334fa635e45c",
-                *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+                "blur.tar", "2d8e81fdd8e07fef67b9334fa635e45c", "defocus_blur glass_blur motion_blur zoom_blur"
             ),
             _imagenet_c(
                 "digital.tar",
                 "89157860d7b10d5797849337ca2e5c03",
-                *("contrast", "elastic_transform", "jpeg_compression", "pixelate"),
+                "contrast elastic_transform jpeg_compression pixelate",
             ),
-            _imagenet_c(
-                "noise.tar",
-                "e80562d7f6c3f8834afb1ecf27252745",
-                *("gaussian_noise", "impulse_noise", "shot_noise"),
-            ),
-            _imagenet_c(
-                "weather.tar",
-                "33ffea4db4d93fe4a428c40a6ce0c25d",
-                *("brightness", "fog", "frost", "snow"),
-            ),
+            _imagenet_c("noise.tar", "e80562d7f6c3f8834afb1ecf27252745", "gaussian_noise impulse_noise shot_noise"),
+            _imagenet_c("weather.tar", "33ffea4db4d93fe4a428c40a6ce0c25d", "brightness fog frost snow"),
         ),
     ),
 }
