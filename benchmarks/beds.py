@@ -1,4 +1,4 @@
-"""Errors of the methods on a bed: real test images and a trained source model, corrupted by our own code.
+"""Errors of the methods on a testbed: real test images and a trained source model, corrupted by our own code.
 
     python benchmarks/beds.py --bed cifar10-wrn16x1 --per-domain 2000
     python benchmarks/beds.py --bed cifar10-wrn28x10 --device cuda --methods all --seeds 1 2 3
@@ -6,8 +6,8 @@
     python benchmarks/beds.py --methods resitta --set reset_on_shift=2 --out runs/reset_on_shift
     python benchmarks/beds.py --bed imagenet-resnet50 --device cuda --methods all --batch-size 26 --out runs/imagenet-26
 
-Needs the folder of beds: $RESITTA_BEDS, or --beds. Records go to --out, one JSON file per run; finished runs are kept.
-With --workers several runs share the device, each in a process of its own; the records say so.
+Needs the folder of testbeds: $RESITTA_BEDS, or --beds. Records go to --out, one JSON file per run; finished runs are
+kept. With --workers several runs share the device, each in a process of its own; the records say so.
 """
 
 import argparse
@@ -20,24 +20,27 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from torch import nn
 
+from resitta.bench.api import by_method
+from resitta.bench.experiments import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.paper import PAPER
-from resitta.bench.presets import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
-from resitta.cli.benching import parse_settings
+from resitta.cli.flags import BY_METHOD, parse_pairs
 from resitta.data.datasets import ImageSet
 from resitta.method import create
 from resitta.models import create as create_model
 from resitta.report.formats import as_text
-from resitta.report.tables import error_table
+from resitta.report.table import error_table
 
+FOLDER = Path(os.environ.get("RESITTA_BEDS", "../shared/beds"))
 CAFFE = {"mean": tuple(v / 255 for v in (123.68, 116.779, 103.939)), "std": (1 / 255,) * 3}
 
 
 @dataclass(frozen=True)
-class Bed:
+class Testbed:
     """Images, a source network with its options, and the paper's task that it stands for."""
 
     images: str
@@ -46,36 +49,49 @@ class Bed:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-BEDS = {
-    "cifar10-wrn28x10": Bed("cifar10-test.zip", "wrn28x10", "cifar10"),
-    "cifar10-wrn16x4": Bed("cifar10-test.zip", "wrn16x4", "cifar10"),
-    "cifar10-wrn16x1": Bed("cifar10-test.zip", "wrn16x1", "cifar10"),
-    "cifar100-resnext29": Bed("cifar100-test.zip", "resnext29", "cifar100"),
-    "imagenet-resnet50": Bed(
+TESTBEDS = {
+    "cifar10-wrn28x10": Testbed("cifar10-test.zip", "wrn28x10", "cifar10"),
+    "cifar10-wrn16x4": Testbed("cifar10-test.zip", "wrn16x4", "cifar10"),
+    "cifar10-wrn16x1": Testbed("cifar10-test.zip", "wrn16x1", "cifar10"),
+    "cifar100-resnext29": Testbed("cifar100-test.zip", "resnext29", "cifar100"),
+    "imagenet-resnet50": Testbed(
         "imagenet-val-2k.zip", "resnet50", "imagenet", {"stride_in_1x1": True, "bn_eps": 1e-3, **CAFFE}
     ),
 }
 
 
+def with_testbeds(description: str | None, *, choose: bool = True) -> argparse.ArgumentParser:
+    """A parser with --beds, the folder of testbeds, and --bed, the one to use."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--beds", type=Path, default=FOLDER)
+    if choose:
+        parser.add_argument("--bed", choices=sorted(TESTBEDS), default="cifar10-wrn16x1")
+    return parser
+
+
+def load_network(name: str, folder: Path, device: str = "cpu") -> nn.Module:
+    """The source network of a testbed, in eval mode."""
+    testbed = TESTBEDS[name]
+    return create_model(testbed.model, folder / f"{name}.safetensors", **testbed.options).to(device)
+
+
 def main() -> None:
     """Run what has no record yet and print the table beside the paper's."""
     args = arguments()
-    bed, task = BEDS[args.bed], TASKS[BEDS[args.bed].task]
+    testbed, task = TESTBEDS[args.bed], TASKS[TESTBEDS[args.bed].task]
     runs = []
     for job, record in run_all(args, wanted_jobs(args)):
         runs.append(record)
         print(f"{job.title}: {record.average:.2f} %, {record.images_per_second:,.0f} images/s", flush=True)
     order = list(METHODS)
     runs.sort(key=lambda record: (order.index(record.method), str(record.settings), record.seed))
-    comparable = bed.model == task.model and not args.corruptions and not args.order
+    comparable = testbed.model == task.model and not args.corruptions and not args.order
     print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if comparable else None)))
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bed", choices=sorted(BEDS), default="cifar10-wrn16x1")
-    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
+    parser = with_testbeds(__doc__)
     parser.add_argument("--methods", nargs="*", default=["source", "bn", "tent", "rotta", "resitta"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--once", nargs="*", default=[], help="methods to run with the first seed only")
@@ -98,9 +114,9 @@ def arguments() -> argparse.Namespace:
 
 def wanted_jobs(args: argparse.Namespace) -> list[Job]:
     """Methods with every seed, methods with one, experiments with every seed; what is asked for twice runs once."""
-    dataset = TASKS[BEDS[args.bed].task].dataset
+    dataset = TASKS[TESTBEDS[args.bed].task].dataset
     seeds = [(name, args.seeds) for name in args.methods] + [(name, args.seeds[:1]) for name in args.once]
-    settings = parse_settings(args.set, [*args.methods, *args.once])
+    settings = by_method(parse_pairs(args.set, "--set", BY_METHOD), [*args.methods, *args.once])
     made = {name: create(name, preset=dataset, **settings[name]) for name in settings}
     jobs = [Job(method=made[name], seed=seed) for name, some in seeds for seed in some]
     for name in args.experiments:
@@ -123,8 +139,8 @@ def run_all(args: argparse.Namespace, jobs: list[Job]) -> Iterator[tuple[Job, Ru
 
 
 def protocol_of(args: argparse.Namespace) -> Protocol:
-    """The protocol of the bed's task, with the images, corruptions, order and batches asked for."""
-    protocol = TASKS[BEDS[args.bed].task].protocol
+    """The protocol of the testbed's task, with the images, corruptions, order and batches asked for."""
+    protocol = TASKS[TESTBEDS[args.bed].task].protocol
     return replace(
         protocol,
         corruptions=args.corruptions or protocol.corruptions,
@@ -136,12 +152,10 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
 
 def open_bench(args: argparse.Namespace) -> Bench:
     """Load the source network and make the corrupted images."""
-    bed = BEDS[args.bed]
     torch.backends.cudnn.benchmark = True  # batches all have one size
-    model = create_model(bed.model, args.beds / f"{args.bed}.safetensors", **bed.options).to(args.device)
     return Bench(
         protocol=protocol_of(args),
-        model=model,
+        model=load_network(args.bed, args.beds, args.device),
         sets=open_sets(args, protocol_of(args)),
         out=args.out,
         device=torch.device(args.device),
@@ -153,7 +167,7 @@ def open_bench(args: argparse.Namespace) -> Bench:
 
 def open_sets(args: argparse.Namespace, protocol: Protocol) -> dict[Domain, ImageSet]:
     """Open the corrupted images of a protocol, or make them."""
-    images = args.beds / BEDS[args.bed].images
+    images = args.beds / TESTBEDS[args.bed].images
     return open_domains(protocol, images, cache=args.out / "corrupted", device=args.device)
 
 

@@ -20,10 +20,9 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 import resitta
+from resitta.bench.executors import Executor, run_jobs
 from resitta.bench.protocol import Protocol
-from resitta.bench.runner import Job
-from resitta.bench.spec import Recipe
-from resitta.distributed.executors import Engine, run_jobs
+from resitta.bench.runner import BenchSpec, Job
 from resitta.method import create
 from resitta.models import MODELS
 from resitta.models import create as create_model
@@ -80,16 +79,16 @@ def sweep(images: int) -> None:
     jobs = [Job(method=method, seed=seed) for method in methods for seed in (1, 2, 3)]
     tables = []
     for name in names:
-        with _recipe(images) as recipe:
+        with _recipe(images) as spec:
             begin = time.perf_counter()
-            runs = run_jobs(recipe, jobs, lambda _: lambda *_: None, Engine(name=name, workers=2))
+            runs = run_jobs(spec, jobs, lambda _: lambda *_: None, Executor(name=name, workers=2))
             print(f"{name:<10}{time.perf_counter() - begin:>8.1f} s", flush=True)
         tables.append([(run.errors, run.entropy_over_time) for run in runs])
     print("the same errors and entropies" if tables[0] == tables[1] == tables[2] else f"THEY DIFFER: {tables}")
 
 
 @contextmanager
-def _recipe(images: int) -> Iterator[Recipe]:
+def _recipe(images: int) -> Iterator[BenchSpec]:
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
         for corruption in ("fog", "contrast"):
@@ -98,7 +97,7 @@ def _recipe(images: int) -> Iterator[Recipe]:
         torch.manual_seed(0)
         torch.save(create_model("wrn16x1").state_dict(), folder / "weights.pt")
         protocol, weights = Protocol(corruptions=("fog", "contrast")), folder / "weights.pt"
-        yield Recipe(protocol=protocol, model="wrn16x1", data=folder, checkpoint=weights, out=folder / "out")
+        yield BenchSpec(protocol=protocol, model="wrn16x1", data=folder, checkpoint=weights, out=folder / "out")
 
 
 def main() -> None:

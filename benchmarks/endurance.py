@@ -1,7 +1,7 @@
 """A million samples through one adapter: does memory grow, does it slow down, does it forget?
 
     python benchmarks/endurance.py --part million      # a small network on tiny images
-    python benchmarks/endurance.py --part recurring    # 20 visits of the 15 corruptions; needs the beds
+    python benchmarks/endurance.py --part recurring    # 20 visits of the 15 corruptions; needs the testbeds
 
 `million` prints resident memory and throughput in ten parts of the stream; `recurring` prints the error of each visit,
 and the same command goes on after the last whole visit if it was stopped.
@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from beds import load_network, with_testbeds
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter, adapt
 from resitta.bench.protocol import Protocol, open_domains
-from resitta.models import create as create_model
 
 RECORD = Path(__file__).parent / "records" / "endurance.json"
 WARM = 10_000
@@ -110,7 +110,7 @@ def recurring(args: argparse.Namespace, name: str) -> None:
     """Visit the 15 corruptions again and again without a reset; keep the errors and the adapter after each visit."""
     protocol = Protocol(course="recurring", visits=args.visits, per_domain=args.per_domain)
     sets = open_domains(protocol, args.beds / "cifar10-test.zip", cache=args.cache, device=args.device)
-    model = create_model("wrn16x1", args.beds / "cifar10-wrn16x1.safetensors").to(args.device)
+    model = load_network("cifar10-wrn16x1", args.beds, args.device)
     adapter = adapt(
         model, "resitta", seed=args.seed, guard=True, anchor=args.anchor, reset_on_shift=args.reset_on_shift
     )
@@ -168,19 +168,16 @@ def keep(path: Path, name: str, found: dict[str, Any]) -> None:
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = with_testbeds(__doc__, choose=False)
     parser.add_argument("--part", choices=["million", "recurring"], required=True)
     parser.add_argument("--samples", type=int, default=1_000_000)
     parser.add_argument("--noise", type=float, default=0.4, help="its share in the tiny images; 0.7 is hard to learn")
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
-    parser.add_argument(
-        "--renew", type=float, default=None, help="see ResiTTA.reset_on_shift; for the recurring stream"
-    )
+    parser.add_argument("--reset-on-shift", type=float, default=None, help="see ResiTTA; for the recurring stream")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="for the recurring stream")
-    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--cache", type=Path, default=Path("runs/endurance/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)
     return parser.parse_args()

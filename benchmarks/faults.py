@@ -7,12 +7,11 @@
 A stream of two corruptions, then a fault of 10,000 samples, then four further corruptions whose error is measured
 against a run that never saw the fault; one that hides among ordinary images, against a run that saw those alone.
 Healthy streams, all 15 corruptions in three orders and through several methods, count false alarms.
-Needs the folder of beds: $RESITTA_BEDS, or --beds. Finished runs are kept in the record and not run again.
+Needs the folder of testbeds: $RESITTA_BEDS, or --beds. Finished runs are kept in the record and not run again.
 """
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice, product
@@ -21,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from beds import load_network, with_testbeds
 from fault_streams import CONTROLS, FAULTS, Fault, Source
 
 from resitta.adapter import Adapter, adapt
-from resitta.bench.metrics import Metrics
+from resitta.bench.loop import Metrics
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.data.datasets import open_images
-from resitta.models import create as create_model
 from resitta.monitor.events import Event, GuardFired
 
 BEFORE, AFTER = ("motion_blur", "snow"), ("fog", "shot_noise", "brightness", "jpeg_compression")
@@ -38,21 +37,20 @@ RECORD = Path(__file__).parent / "records" / "faults.json"
 
 
 class Ground:
-    """The bed cifar10-wrn16x1, opened once."""
+    """The testbed cifar10-wrn16x1, opened once."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        weights = args.beds / "cifar10-wrn16x1.safetensors"
-        self.model = create_model("wrn16x1", weights).to(args.device)
+        self.model = load_network("cifar10-wrn16x1", args.beds, args.device)
         known = next(iter(self._sets(Protocol(corruptions=BEFORE[-1:])).values()))
         foreign = open_images(args.beds / "cifar100-test.zip")
-        self.source = Source(known, foreign, create_model("wrn16x1", weights))
+        self.source = Source(known, foreign, load_network("cifar10-wrn16x1", args.beds))
 
     def _sets(self, protocol: Protocol) -> Any:
         return open_domains(protocol, self.args.beds / "cifar10-test.zip", cache=self.args.cache)
 
     def predict(self, adapter: Adapter, seed: int, **protocol: Any) -> list[float]:
-        """Feed a stream of this bed's images; return the error of each domain in per cent."""
+        """Feed a stream of this testbed's images; return the error of each domain in per cent."""
         chosen, metrics = Protocol(per_domain=self.args.per_domain, **protocol), Metrics()
         stream = chosen.stream(self._sets(chosen), seed)
         for batch in stream.batches(chosen.batch_size, self.args.device):
@@ -151,15 +149,14 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
+    parser = with_testbeds(__doc__, choose=False)
     parser.add_argument("--faults", nargs="*", choices=sorted(FAULTS), default=list(FAULTS))
     parser.add_argument("--faults-only", action="store_true", help="leave out the healthy streams")
     parser.add_argument("--fault-length", type=int, default=10_000, help="samples that a fault lasts")
     parser.add_argument("--per-domain", type=int, default=1000, help="images of each corruption")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
-    parser.add_argument("--renew", type=float, default=None, help="see ResiTTA.reset_on_shift")
+    parser.add_argument("--reset-on-shift", type=float, default=None, help="see ResiTTA.reset_on_shift")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, default=Path("runs/faults/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)

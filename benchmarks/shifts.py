@@ -4,21 +4,20 @@
     python benchmarks/shifts.py --bed cifar100-resnext29 --orders ptta --bounds 2
 
 Streams of all 15 corruptions, one after the other, as in benchmarks/beds.py. The first alarm after a change counts as
-noticing it, at once within 128 images, else late; any other is false. Needs the folder of beds (see beds.py).
+noticing it, at once within 128 images, else late; any other is false. Needs the folder of testbeds (see beds.py).
 """
 
 import argparse
 import json
-import os
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import torch
-from beds import BEDS
+from beds import TESTBEDS, with_testbeds
 
-from resitta.bench.presets import TASKS
+from resitta.bench.experiments import TASKS
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.training.domain_shift import WINDOW, DomainShiftDetector
 
@@ -31,7 +30,7 @@ def main() -> None:
     args = arguments()
     record = json.loads(args.record.read_text()) if args.record.exists() else {}
     for order, seed in product(args.orders, args.seeds):
-        protocol = replace(TASKS[BEDS[args.bed].task].protocol, order=order, per_domain=args.per_domain)
+        protocol = replace(TASKS[TESTBEDS[args.bed].task].protocol, order=order, per_domain=args.per_domain)
         for bound, found in count(args, protocol, seed).items():
             name = f"{args.bed}, {order}, seed {seed}, bound {bound:g}"
             record[name] = found
@@ -41,7 +40,7 @@ def main() -> None:
 
 def count(args: argparse.Namespace, protocol: Protocol, seed: int) -> dict[float, dict[str, int]]:
     """For each bound, how many changes were noticed at once, late, or never, and how many alarms were false."""
-    sets = open_domains(protocol, args.beds / BEDS[args.bed].images, cache=args.cache, device=args.device)
+    sets = open_domains(protocol, args.beds / TESTBEDS[args.bed].images, cache=args.cache, device=args.device)
     shifts, alarms = (
         {bound: DomainShiftDetector(bound) for bound in args.bounds},
         {bound: list[int]() for bound in args.bounds},
@@ -73,9 +72,7 @@ def judge(alarms: list[int], borders: list[int]) -> dict[str, int]:
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bed", choices=sorted(BEDS), default="cifar10-wrn16x1")
-    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
+    parser = with_testbeds(__doc__)
     parser.add_argument("--orders", nargs="+", default=["ptta", "sorted", "iid"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--bounds", type=float, nargs="+", default=[1.5, 2.0, 3.0])

@@ -3,15 +3,14 @@
     python benchmarks/speed.py                                   (CPU, WRN-16-1)
     python benchmarks/speed.py --device cuda --bed cifar10-wrn28x10 --latency --out speed.json
 
-Takes the weights and 640 images of a bed (see benchmarks/beds.py), in batches of 64. Beside the methods in all their
-modes: the corruptions, one batch each, and the bank on its own.
+Takes the weights and 640 images of a testbed (see benchmarks/beds.py), in batches of 64. Measures
+the methods in all their modes, the corruptions (one batch each) and the bank on its own.
 """
 
 import argparse
 import gc
 import itertools
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any
 import bank
 import numpy as np
 import torch
-from beds import BEDS
+from beds import TESTBEDS, load_network, with_testbeds
 from plain import PlainResiTTA
 from torch import Tensor, nn
 
@@ -32,7 +31,6 @@ from resitta import Adapter, adapt
 from resitta.bench.record import environment
 from resitta.data.corruptions import CORRUPTIONS, corrupt
 from resitta.data.datasets import open_images
-from resitta.models import create as create_model
 
 Call = Callable[[Tensor], Any]
 BATCH = 64
@@ -52,7 +50,7 @@ def main() -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     torch.backends.cudnn.benchmark = True
-    model, images = network(args), Images(args)
+    model, images = load_network(args.bed, args.beds, args.device), Images(args)
     parts: dict[str, Callable[[], Any]] = {"rows": lambda: throughput(model, images, args)}
     if args.device != "cpu":
         parts["memory"] = lambda: memory(model, images)
@@ -76,10 +74,8 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = with_testbeds(__doc__)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--bed", choices=sorted(BEDS), default="cifar10-wrn16x1")
-    parser.add_argument("--beds", type=Path, default=Path(os.environ.get("RESITTA_BEDS", "../shared/beds")))
     parser.add_argument("--threads", type=int, default=0, help="CPU threads (default: torch's)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure each row in each round")
@@ -89,17 +85,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def network(args: argparse.Namespace) -> nn.Module:
-    """The source network of the bed, in eval mode."""
-    bed = BEDS[args.bed]
-    return create_model(bed.model, args.beds / f"{args.bed}.safetensors", **bed.options).to(args.device).eval()
-
-
 class Images:
-    """Batches of a bed, again and again."""
+    """Batches of a testbed, again and again."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        stored = open_images(args.beds / BEDS[args.bed].images)
+        stored = open_images(args.beds / TESTBEDS[args.bed].images)
         some = np.linspace(0, len(stored) - 1, 10 * BATCH).astype(int)  # sets are often sorted by class
         shuffled = np.random.default_rng(0).permutation(some)
         self.batches = [stored.read(part).to(args.device).float().div_(255) for part in np.split(shuffled, 10)]

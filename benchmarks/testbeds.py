@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from augmix import CONSISTENCY, augmix, consistency
-from beds import BEDS
+from beds import TESTBEDS
 from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -85,13 +85,13 @@ class Images:
 def main() -> None:
     """Write the files of one testbed and print what came of it."""
     args = arguments()
-    dataset = BEDS[args.bed].task
+    dataset = TESTBEDS[args.bed].task
     torch.manual_seed(args.seed)
     folder = obtain(CIFAR[dataset], args.source)
     train = read(folder, CIFAR[dataset].train, args.device)
     test = read(folder, (CIFAR[dataset].test,), args.device)
     args.out.mkdir(parents=True, exist_ok=True)
-    write_zip(args.out / BEDS[args.bed].images, test)
+    write_zip(args.out / TESTBEDS[args.bed].images, test)
     begin = time.perf_counter()
     model = trained(args, train)
     weights = {name: value.contiguous().cpu() for name, value in model.state_dict().items()}
@@ -111,7 +111,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    known = [name for name, bed in BEDS.items() if bed.task in CIFAR]
+    known = [name for name, testbed in TESTBEDS.items() if testbed.task in CIFAR]
     parser.add_argument("--bed", choices=known, default="cifar10-wrn16x1")
     parser.add_argument("--source", type=Path, default=Path("data"), help="folder of the archives (default: data)")
     parser.add_argument("--out", type=Path, default=Path("testbeds"), help="folder to write to (default: testbeds)")
@@ -159,12 +159,12 @@ def write_zip(path: Path, images: Images) -> None:
 
 def trained(args: argparse.Namespace, images: Images) -> nn.Module:
     """Train the testbed's source network."""
-    bed = BEDS[args.bed]
-    model = initialised(create_model(bed.model, **bed.options)).to(args.device)
+    testbed = TESTBEDS[args.bed]
+    model = initialised(create_model(testbed.model, **testbed.options)).to(args.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     size = min(args.batch_size, len(images.labels))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * (len(images.labels) // size))
-    loss_of = augmix_loss if bed.task == "cifar100" else plain_loss
+    loss_of = augmix_loss if testbed.task == "cifar100" else plain_loss
     torch.backends.cudnn.benchmark = True
     begin = time.perf_counter()
     for epoch in range(1, args.epochs + 1):

@@ -1,4 +1,4 @@
-"""What all tests share: small networks, the optional beds."""
+"""What all tests share: small networks, the optional testbeds."""
 
 import os
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def beds() -> Path:
     """The folder of real images and source models, where there is one."""
     root = Path(os.environ.get("RESITTA_BEDS", Path(__file__).parents[2] / "shared" / "beds"))
     if not (root / "load.py").exists():
-        pytest.skip("no beds here; set RESITTA_BEDS to measure on real images")
+        pytest.skip("no testbeds here; set RESITTA_BEDS to measure on real images")
     return root
 
 

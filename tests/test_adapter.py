@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import resitta
 from resitta.adapter import Adapter
+from resitta.checkpoint.tree import same
 from resitta.errors import (
     BadImages,
     BadOutput,
@@ -30,16 +31,6 @@ METHODS = ["source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resi
 
 def images(n: int, seed: int = 0, size: int = 10) -> Tensor:
     return torch.rand(n, 3, size, size, generator=torch.Generator().manual_seed(seed))
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
-    if isinstance(one, list | tuple):
-        return all(map(same, one, other))
-    return bool(one == other)
 
 
 # --- making one -------------------------------------------------------------------------------------------------------

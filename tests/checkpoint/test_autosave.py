@@ -101,7 +101,7 @@ def test_bad_files_are_passed_over_with_a_warning(
         adapter(images(4, seed=step))
     spoil(saved(tmp_path)[0])
     assert Autosave.latest(tmp_path) == saved(tmp_path)[1]
-    assert "passing over a state" in caplog.text
+    assert "skipping a state" in caplog.text
     assert resitta.recover(model, tmp_path).stats.updates == 4
     for path in saved(tmp_path):
         spoil(path)

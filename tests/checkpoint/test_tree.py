@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from resitta.checkpoint.tree import put_together, take_apart
+from resitta.checkpoint.tree import put_together, same, take_apart
 from resitta.errors import BadState
 
 Same = Callable[[Any, Any], bool]
@@ -66,3 +66,26 @@ def test_equal_tensors_are_kept_once_and_come_back_apart() -> None:
     again = put_together(tree, parts)
     again["a"].fill_(1)
     assert again["b"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan]), True),
+        (torch.tensor([1.0]), torch.tensor([1]), False),
+        (torch.zeros(0), torch.zeros(0), True),
+        (torch.tensor([True]), torch.tensor([True]), True),
+        (torch.zeros(1), torch.zeros(1, 1), False),
+        (float("nan"), float("nan"), True),
+        (1, 1.0, False),
+        (True, 1, False),
+        ([1, (2.0, np.ones(2))], [1, (2.0, np.ones(2))], True),
+        ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False),
+        (np.array([np.nan]), np.array([np.nan]), True),
+        (np.array(["a"]), np.array(["b"]), False),
+        (None, torch.zeros(1), False),
+    ],
+)
+def test_same_is_bit_for_bit(one: Any, other: Any, equal: bool) -> None:
+    assert same(one, other) is equal
+    assert same(other, one) is equal

@@ -10,11 +10,10 @@ import torch
 from PIL import Image
 from tests.tools import OWN_METHOD
 
-from resitta.bench.presets import METHODS
+from resitta.bench.experiments import METHODS
 from resitta.bench.record import load, read_json, write_json
 from resitta.cli import main
 from resitta.conformance import tiny_network
-from resitta.errors import BadSetting, UnknownName
 
 MODEL = """
 from resitta.conformance import tiny_network
@@ -78,7 +77,7 @@ def test_reproducing_a_sweep_on_other_images(place: Path, capsys: pytest.Capture
     assert "0.005" in capsys.readouterr().out
     table = ["reproduce", "table1", *command[2:], "--methods", "source", "--out", "gold"]
     assert main(table) == 0
-    assert "GOLD CHECK FAILED" in capsys.readouterr().out.replace("\n", " ")
+    assert "SOURCE CHECK FAILED" in capsys.readouterr().out.replace("\n", " ")
 
 
 def spoil_missing(place: Path) -> None:
@@ -178,19 +177,6 @@ def test_wrong_options_get_one_sentence(
 def test_a_folder_without_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "holds no records" in capsys.readouterr().err
-
-
-def test_settings_are_sorted_by_method() -> None:
-    from resitta.cli.benching import parse_settings
-
-    assert parse_settings(["norm=rbn", "per_sample=True"], ["tent", "resitta"]) == {
-        "tent": {},
-        "resitta": {"norm": "rbn", "per_sample": True},
-    }
-    with pytest.raises(UnknownName, match=r"Did you mean 'tent\.lr'"):
-        parse_settings(["tent.l=1"], ["tent"])
-    with pytest.raises(BadSetting, match="key=value"):
-        parse_settings(["lr"], ["tent"])
 
 
 def write_method(place: Path, factor: str) -> None:

@@ -5,8 +5,8 @@ import pytest
 
 import resitta
 from resitta.cli import main
-from resitta.cli.describe import describe
 from resitta.method import get_method
+from resitta.methods.describe import describe
 
 
 @pytest.fixture(autouse=True)

@@ -72,11 +72,11 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("arguments", "place", "advice"),
     [
-        (["bench", "wrn16x1", "photos"], "resitta.cli.benching.run_bench", "the same command goes on"),
-        (["reproduce", "eta", "photos", "w.pt"], "resitta.cli.benching.run_reproduction", "the same command goes on"),
+        (["bench", "wrn16x1", "photos"], "resitta.bench.api.run", "the same command goes on"),
+        (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.experiments.reproduce", "the same command goes on"),
         (["serve", "demo"], "resitta.serve.launch.run_service", "with --state, the same command goes on"),
         (["demo"], "resitta.demo.run.run_demo", "the trained network is kept"),
-        (["data", "fetch", "cifar10c"], "resitta.cli.making.run_fetch", "goes on where the download stopped"),
+        (["data", "fetch", "cifar10c"], "resitta.data.download.fetch", "goes on where the download stopped"),
     ],
 )
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on(

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import make_run
 
 from resitta.bench.protocol import Protocol
-from resitta.bench.record import RunRecord, save, settings_of
+from resitta.bench.record import save, settings_of
 from resitta.cli import main
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.method import create
@@ -20,26 +21,16 @@ def write(folder: Path, method: str, error: float, seed: int = 1, **changes: Any
     protocol = Protocol(**{key: changes.pop(key) for key in list(changes) if key in Protocol.__dataclass_fields__})
     domains, title = protocol.corruptions, changes.pop("title", "")
     settings = changes.pop("settings", {}) or settings_of(create(method)) if not title else {}
-    record = RunRecord(
-        method=method,
+    record = make_run(
+        method,
+        (error,) * len(domains),
         title=title,
         settings=settings,
         seed=seed,
         domains=domains,
-        borders=tuple(range(0, 100 * len(domains), 100)),
         samples=100 * len(domains),
-        errors=(error,) * len(domains),
         window=50,
         error_over_time=(error,) * 2 * len(domains),
-        entropy_over_time=(0.5,) * 2 * len(domains),
-        drift_at=(100, 200, 300),
-        drift_over_time=(0.1, 0.2, 0.4),
-        drift_per_layer={"bn": 0.4},
-        bank_per_class=(3, 4),
-        ece=0.1,
-        nll=0.5,
-        updates=2,
-        seconds=0.5,
         device_memory_mb=1457.0,
     )
     about = {"weights": "w", "images": ["i"], "model": "wrn28x10", "data": "CIFAR-10-C"} | changes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from resitta.accel.cuda_graphs import CudaGraphs
-from resitta.conformance.held import held, lost, same
+from resitta.conformance.held import held, lost
 
 
 @dataclass
@@ -140,26 +140,3 @@ def test_tensors_come_first() -> None:
 def test_modules_inside_of_each_other_end() -> None:
     learner = Learner()
     assert held(learner)[".child.weight"].owner == "Linear.weight"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "equal"),
-    [
-        (torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan]), True),
-        (torch.tensor([1.0]), torch.tensor([1]), False),
-        (torch.zeros(0), torch.zeros(0), True),
-        (torch.tensor([True]), torch.tensor([True]), True),
-        (torch.zeros(1), torch.zeros(1, 1), False),
-        (float("nan"), float("nan"), True),
-        (1, 1.0, False),
-        (True, 1, False),
-        ([1, (2.0, np.ones(2))], [1, (2.0, np.ones(2))], True),
-        ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False),
-        (np.array([np.nan]), np.array([np.nan]), True),
-        (np.array(["a"]), np.array(["b"]), False),
-        (None, torch.zeros(1), False),
-    ],
-)
-def test_same_is_bit_for_bit(one: Any, other: Any, equal: bool) -> None:
-    assert same(one, other) is equal
-    assert same(other, one) is equal

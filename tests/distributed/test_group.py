@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.tools import same
 from torch import Tensor, nn
 
 import resitta
+from resitta.checkpoint.tree import same
 from resitta.conformance import tiny_network
 from resitta.distributed.group import finish
 from resitta.errors import BadSetting

@@ -12,16 +12,15 @@ import pytest
 from tests.tools import OWN_METHOD
 
 import resitta.bench
+from resitta.bench.executors import Executor, run_jobs
 from resitta.bench.loop import Progress
 from resitta.bench.record import RunRecord
-from resitta.bench.runner import Job
-from resitta.bench.spec import Recipe
+from resitta.bench.runner import BenchSpec, Job
 from resitta.conformance import tiny_network
 from resitta.data.datasets import ArrayImages
-from resitta.distributed.executors import Engine, run_jobs
 from resitta.errors import BadData
 from resitta.report.formats import as_text
-from resitta.report.tables import error_table
+from resitta.report.table import error_table
 
 ray = pytest.importorskip("ray")
 
@@ -41,9 +40,9 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_killed_worker_changes_nothing(
-    recipe: Recipe, jobs: list[Job], cluster: Any, measured: Callable[[Sequence[RunRecord]], list[dict[str, object]]]
+    sweep: BenchSpec, jobs: list[Job], cluster: Any, measured: Callable[[Sequence[RunRecord]], list[dict[str, object]]]
 ) -> None:
-    expected = run_jobs(replace(recipe, out=Path("local")), jobs, no_bar)
+    expected = run_jobs(replace(sweep, out=Path("local")), jobs, no_bar)
     workers = [cluster.add_node(num_cpus=1) for _ in range(2)]
     finished: dict[Path, int] = {}
 
@@ -55,7 +54,7 @@ def test_a_killed_worker_changes_nothing(
 
     murderer = threading.Thread(target=kill)
     murderer.start()
-    found = run_jobs(recipe, jobs, no_bar, Engine(name="ray", address=cluster.address))
+    found = run_jobs(sweep, jobs, no_bar, Executor(name="ray", address=cluster.address))
     murderer.join()
     assert 3 <= len(finished) < 12, "killed in the middle"
     assert measured(found) == measured(expected)
@@ -63,14 +62,14 @@ def test_a_killed_worker_changes_nothing(
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items()), "nothing finished was run again"
 
 
-def test_trouble_in_a_worker_arrives_as_itself(recipe: Recipe, jobs: list[Job], cluster: Any) -> None:
+def test_trouble_in_a_worker_arrives_as_itself(sweep: BenchSpec, jobs: list[Job], cluster: Any) -> None:
     cluster.add_node(num_cpus=1)
-    recipe = replace(recipe, folder=Path("/nowhere"))
+    sweep = replace(sweep, folder=Path("/nowhere"))
     with pytest.raises(BadData, match="^/nowhere does not exist on this machine"):
-        run_jobs(recipe, jobs[:1], no_bar, Engine(name="ray", address=cluster.address))
+        run_jobs(sweep, jobs[:1], no_bar, Executor(name="ray", address=cluster.address))
 
 
-def test_methods_and_models_of_ones_own(recipe: Recipe, cluster: Any) -> None:
+def test_methods_and_models_of_ones_own(sweep: BenchSpec, cluster: Any) -> None:
     Path("own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
     cluster.add_node(num_cpus=1)
     images = ArrayImages(np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8), np.arange(40) % 5)

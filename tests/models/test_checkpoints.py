@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from resitta.checkpoint.tree import same
 from resitta.errors import BadData, MissingExtra
 from resitta.models import Normalised, WideResNet, load_checkpoint, load_into
 from resitta.models.checkpoints import dequantise, tidy
@@ -22,10 +23,6 @@ def small() -> WideResNet:
 
 def prefixed(state: State, prefix: str) -> State:
     return {prefix + name: value for name, value in state.items()}
-
-
-def same(a: State, b: State) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import resitta.models
 from resitta.errors import BadData, BadSetting, UnknownName
 from resitta.models import MODELS, create, list_models
 
-BEDS = Path(os.environ.get("RESITTA_BEDS", Path(__file__).parents[2] / "../shared/beds"))
+TESTBEDS = Path(os.environ.get("RESITTA_BEDS", Path(__file__).parents[2] / "../shared/beds"))
 RESNET50: dict[str, object] = {
     "stride_in_1x1": True,
     "bn_eps": 1e-3,
@@ -24,13 +24,13 @@ RESNET50: dict[str, object] = {
 }
 
 
-def bed_file(name: str) -> Path:
-    if not (BEDS / name).is_file():
+def file_of_testbed(name: str) -> Path:
+    if not (TESTBEDS / name).is_file():
         pytest.skip(f"{name} is not at hand")
-    return BEDS / name
+    return TESTBEDS / name
 
 
-def bed_images(archive: Path, count: int) -> tuple[Tensor, Tensor]:
+def images_of_testbed(archive: Path, count: int) -> tuple[Tensor, Tensor]:
     """A random sample of a zip file whose folders are the classes, in sorted order."""
     image = pytest.importorskip("PIL.Image")
     with zipfile.ZipFile(archive) as files:
@@ -42,7 +42,7 @@ def bed_images(archive: Path, count: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255, labels
 
 
-class Bed(NamedTuple):
+class Case(NamedTuple):
     """Weights, images of their kind, how many of these to take, and the error to expect in %."""
 
     weights: str
@@ -54,22 +54,22 @@ class Bed(NamedTuple):
 
 
 @pytest.mark.parametrize(
-    "bed",
+    "testbed",
     [
-        Bed("cifar10-wrn16x1", "cifar10-test", "wrn16x1", 500, (6.0, 14.0), {}),
-        Bed("cifar10-wrn16x4", "cifar10-test", "wrn16x4", 200, (3.0, 14.0), {}),
-        Bed("cifar10-wrn28x10", "cifar10-test", "wrn28x10", 20, (0.0, 20.0), {}),
-        Bed("cifar100-resnext29", "cifar100-test", "resnext29", 100, (12.0, 36.0), {}),
-        Bed("imagenet-resnet50", "imagenet-val-2k", "resnet50", 40, (8.0, 45.0), RESNET50),
+        Case("cifar10-wrn16x1", "cifar10-test", "wrn16x1", 500, (6.0, 14.0), {}),
+        Case("cifar10-wrn16x4", "cifar10-test", "wrn16x4", 200, (3.0, 14.0), {}),
+        Case("cifar10-wrn28x10", "cifar10-test", "wrn28x10", 20, (0.0, 20.0), {}),
+        Case("cifar100-resnext29", "cifar100-test", "resnext29", 100, (12.0, 36.0), {}),
+        Case("imagenet-resnet50", "imagenet-val-2k", "resnet50", 40, (8.0, 45.0), RESNET50),
     ],
-    ids=lambda bed: bed.weights,
+    ids=lambda testbed: testbed.weights,
 )
-def test_real_weights_classify_real_images(bed: Bed) -> None:
-    model = create(bed.model, bed_file(f"{bed.weights}.safetensors"), **bed.options)
-    x, y = bed_images(bed_file(f"{bed.archive}.zip"), bed.sample)
+def test_real_weights_classify_real_images(testbed: Case) -> None:
+    model = create(testbed.model, file_of_testbed(f"{testbed.weights}.safetensors"), **testbed.options)
+    x, y = images_of_testbed(file_of_testbed(f"{testbed.archive}.zip"), testbed.sample)
     with torch.no_grad():
-        predicted = torch.cat([model(batch).argmax(1) for batch in x.chunk(bed.sample // 20)])
-    low, high = bed.error
+        predicted = torch.cat([model(batch).argmax(1) for batch in x.chunk(testbed.sample // 20)])
+    low, high = testbed.error
     assert low <= 100 * (predicted != y).float().mean() <= high
 
 

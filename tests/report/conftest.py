@@ -4,42 +4,16 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from tests.tools import make_run
 
 from resitta.bench.protocol import Protocol
 from resitta.bench.record import RunRecord
 
 
-@pytest.fixture
-def make_run() -> Callable[..., RunRecord]:
-    """A factory of records: two domains of 100 samples unless told otherwise."""
-
-    def make(method: str = "tent", errors: tuple[float, ...] = (10.0, 20.0), **changes: Any) -> RunRecord:
-        values: dict[str, Any] = {
-            "method": method,
-            "settings": {"lr": 0.001},
-            "seed": 0,
-            "domains": ("snow", "fog")[: len(errors)],
-            "samples": 200,
-            "errors": errors,
-            "window": 20,
-            "error_over_time": tuple(float(10 + i) for i in range(10)),
-            "entropy_over_time": (0.5,) * 10,
-            "drift_at": (64, 128, 192),
-            "drift_over_time": (0.1, 0.2, 0.3),
-            "drift_per_layer": {"bn1": 0.2, "bn2": 0.4},
-            "bank_per_class": (3, 0, 5),
-            "ece": 0.125,
-            "nll": 0.75,
-            "updates": 3,
-            "seconds": 0.5,
-            "device_memory_mb": 64.0,
-        }
-        values.update(changes)
-        count, samples = len(values["domains"]), values["samples"]
-        values.setdefault("borders", tuple(place * samples // count for place in range(count)))
-        return RunRecord(**values)
-
-    return make
+@pytest.fixture(name="make_run")
+def make_run_fixture() -> Callable[..., RunRecord]:
+    """A factory of records."""
+    return make_run
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 from resitta.bench.record import RunRecord
 from resitta.report import charts
-from resitta.report.experiments import Comparison
 from resitta.report.groups import grouped
 from resitta.report.palette import colours
+from resitta.report.paper_comparison import Comparison
 
 MakeRun = Callable[..., RunRecord]
 

@@ -11,8 +11,8 @@ from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, environment
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
-from resitta.report.experiments import Comparison
 from resitta.report.page import BankItem, Strip, write_page
+from resitta.report.paper_comparison import Comparison
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]

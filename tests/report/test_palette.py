@@ -4,7 +4,7 @@ from importlib import resources
 
 import pytest
 
-from resitta.bench.presets import METHODS
+from resitta.bench.experiments import METHODS
 from resitta.bench.record import RunRecord
 from resitta.errors import UnknownName
 from resitta.report.groups import grouped

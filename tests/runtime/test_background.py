@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tools import Gate, same
+from tests.tools import Gate
 from torch import Tensor, nn
 
 import resitta
 from resitta.checkpoint.autosave import Autosave, saved
+from resitta.checkpoint.tree import same
 from resitta.errors import BadImages, BadSetting, Collapsed
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.guard import Guard

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tools import same
 from torch import Tensor, nn
 
 import resitta
+from resitta.checkpoint.tree import same
 from resitta.runtime import locks
 from resitta.runtime.locks import LockRank, defer_signals, new_lock, synchronized
 from resitta.training.strong_view import identity

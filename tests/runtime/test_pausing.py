@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tools import Gate, same
+from tests.tools import Gate
 from torch import Tensor, nn
 
 import resitta
+from resitta.checkpoint.tree import same
 
 METHODS = ["source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta"]
 

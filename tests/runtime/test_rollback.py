@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tools import same
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import resitta
+from resitta.checkpoint.tree import same
 from resitta.monitor.callbacks import Callback
 from resitta.runtime.rollback import Rollback
 from resitta.training.optimizer import Adam

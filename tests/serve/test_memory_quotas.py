@@ -3,8 +3,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from tests.tools import same
 
+from resitta.checkpoint.tree import same
 from resitta.memory.cstu import CSTU
 from resitta.memory.entrobank import EntroBank, IndexedEntroBank
 from resitta.memory.memory import Memory

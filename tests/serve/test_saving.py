@@ -14,10 +14,10 @@ import httpx
 import pytest
 import torch
 from tests.serve.helpers import SIZE, images, picture, until
-from tests.tools import same
 from torch import nn
 
 import resitta
+from resitta.checkpoint.tree import same
 from resitta.serve.engine import Engine
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused

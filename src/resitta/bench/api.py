@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,18 +12,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from resitta.bench.choice import choose
-from resitta.bench.jobs import run_jobs
+from resitta.bench.executors import Executor, run_jobs
 from resitta.bench.loop import Progress
 from resitta.bench.protocol import Course, OrderName, Protocol
-from resitta.bench.records import Records
-from resitta.bench.runner import Job
-from resitta.bench.spec import Recipe, device_of
+from resitta.bench.record import Records
+from resitta.bench.runner import BenchSpec, Job, device_of
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.data.datasets import ArrayImages, ImageSet
 from resitta.data.orders import WithinSlot
-from resitta.errors import BadData, BadSetting
-from resitta.method import Method
+from resitta.errors import BadData, BadSetting, UnknownName, near
+from resitta.method import Method, create, get_method, list_methods
+from resitta.names import METHODS
+from resitta.user_code import load_method
 
 Arrays = tuple[npt.NDArray[Any] | Tensor, npt.ArrayLike | Tensor]
 """Images, N×H×W×3 or N×3×H×W, uint8 or floats in [0, 1], and their labels."""
@@ -78,8 +79,8 @@ def run(
             was defined in an interactive session, whose code cannot be compared. None keeps nothing.
         rerun: run again what is finished in `out`, and replace its records.
         device: by default that of the module, or the CPU.
-        threads: of each run on the CPU. By default torch's own number, in workers of an engine one.
-        engine, workers, address: "processes" or "ray" run several jobs at a time; see `distributed.executors.Engine`.
+        threads: of each run on the CPU. By default torch's own number; one in the workers of an engine.
+        engine, workers, address: "processes" or "ray" run several jobs at a time; see `resitta.bench.executors`.
         progress: makes a progress bar, to be called as `(done, total)`, of a title.
 
     >>> import numpy as np
@@ -91,9 +92,7 @@ def run(
     >>> print(records.table().splitlines()[0].split())
     ['Method', 'fog', 'snow', 'Avg']
     """
-    from resitta.distributed.executors import Engine  # noqa: PLC0415  (engines build on this package)
-
-    where = Engine(name=engine, workers=workers, address=address, threads=threads)
+    where = Executor(name=engine, workers=workers, address=address, threads=threads)
     chosen = choose(methods, preset=preset, settings=settings)
     protocol = Protocol(
         corruptions=tuple(corruptions),
@@ -108,7 +107,7 @@ def run(
         corruption_seed=corruption_seed,
     )
     with _folder(out) as folder, _threads(threads):
-        recipe = Recipe(
+        spec = BenchSpec(
             protocol=protocol,
             model=model,
             data=image_source(images),
@@ -120,7 +119,7 @@ def run(
             device=device or (str(device_of(model)) if isinstance(model, nn.Module) else "cpu"),
         )
         jobs = [Job(method=method, seed=seed) for method in chosen for seed in _seeds(seeds)]
-        return run_jobs(recipe, jobs, progress, where, rerun=rerun)
+        return run_jobs(spec, jobs, progress, where, rerun=rerun)
 
 
 def image_source(images: str | Path | ImageSet | Arrays) -> Path | ImageSet:
@@ -167,3 +166,62 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+ALL = "all"
+"""Stands for every registered method."""
+
+
+def choose(
+    methods: Sequence[str | Method], *, preset: str | None = None, settings: Mapping[str, Any] | None = None
+) -> list[Method]:
+    """Make the methods of a bench, each once. Instances are taken as they are: preset and settings go to names.
+
+    >>> [type(method).__name__ for method in choose(["tent", "all"])][:3]
+    ['Tent', 'Source', 'BatchNormAdapt']
+    >>> choose(["resitta"], settings={"lr": 0.01, "resitta.eta": 0.05})[0].eta
+    0.05
+    """
+    if isinstance(methods, str | Method):
+        raise BadSetting(f"methods takes a list such as ['source', 'resitta'], found {methods!r}")
+    loaded = [load_method(method) if isinstance(method, str) else method for method in methods]
+    names = named(loaded)
+    values = by_method(settings or {}, [name for name in names if isinstance(name, str)])
+    made = [create(name, preset=preset, **values[name]) if isinstance(name, str) else _checked(name) for name in names]
+    if not made:
+        raise BadSetting("a bench needs at least one method; `resitta methods` lists them")
+    return list(dict.fromkeys(made))
+
+
+def named(methods: Sequence[str | Method]) -> list[str | Method]:
+    """Replace "all" by the paper's methods, in its order, and the others that are registered."""
+    every = [*METHODS, *(name for name in list_methods() if name not in METHODS)]
+    return list(dict.fromkeys(one for method in methods for one in (every if method == ALL else [method])))
+
+
+def by_method(settings: Mapping[str, Any], methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Sort `key` and `method.key` by method; a plain key goes to every method that has it.
+
+    >>> by_method({"lr": 0.01, "resitta.eta": 0.05}, ["tent", "resitta"])
+    {'tent': {'lr': 0.01}, 'resitta': {'lr': 0.01, 'eta': 0.05}}
+    """
+    known = {name: [field.name for field in fields(get_method(name))] for name in methods}
+    found: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    for place, value in settings.items():
+        method, _, key = place.rpartition(".")
+        takers = [name for name in methods if key in known[name] and method in ("", name)]
+        if not takers:
+            every = [f"{name}.{k}" for name, keys in known.items() for k in keys]
+            raise UnknownName(f"no method of this bench has the setting {place!r}. {near(place, every)}")
+        for name in takers:
+            found[name][key] = value
+    return found
+
+
+def _checked(method: Method) -> Method:
+    if not isinstance(method, Method):
+        raise BadSetting(f"a method is a name or an instance such as methods.Tent(), found a {type(method).__name__}")
+    if not method.name:
+        kind = type(method).__name__
+        raise BadSetting(f"{kind} has no name to report it by; put @resitta.register('my-name') above the class")
+    return method

@@ -1,10 +1,9 @@
-"""Save an adapter again and again while it runs, and find the newest good file after a crash."""
+"""Save an adapter periodically while it runs, and find the newest intact file after a crash."""
 
 import logging
 import time
 from pathlib import Path
 from typing import Any
-
 
 from torch import Tensor
 
@@ -18,18 +17,18 @@ NAME = "state-{}.safetensors"
 
 
 class Autosave(Callback):
-    """Write a numbered file into a folder of its own every so many updates, every so many seconds, or both.
+    """Write a numbered file into a folder every so many updates, every so many seconds, or both.
 
-    A save that fails, say because the disk is full, is logged and tried again when the next one is due: the stream
-    goes on, and the older files stay. Attach it after the guards, so that it sees what they have made of a step.
+    A save that fails, for instance on a full disk, is logged and tried again when the next one is due; the stream
+    continues and the older files stay. Add it after other callbacks, so that it saves the result of a guard's step.
 
-    A folder has one writer: it is locked until `close`, until the adapter is gone, or until the process ends. A copy
-    of the adapter, also one that a fork makes, does not save; watch it with an `Autosave` of its own folder.
+    A folder has one writer: it is locked until `close`, until the adapter is garbage-collected, or until the process
+    ends. Copies of the adapter, forked ones included, do not save; give each an `Autosave` with a folder of its own.
 
     Args:
-        folder: where the files go; one folder per adapter, held by nobody else.
+        folder: where the files go; one folder per adapter.
         updates: save after this many further updates.
-        seconds: save after this much time.
+        seconds: save after this many seconds.
         keep: how many files to keep, the newest ones.
 
     >>> import tempfile, torch, resitta
@@ -85,10 +84,10 @@ class Autosave(Callback):
             self._prune()
         except OSError as error:
             self.failures += 1
-            logger.error("autosave failed, the stream goes on: %s", error)
+            logger.error("autosave failed, the stream continues: %s", error)
 
     def close(self) -> None:
-        """Save no more, and let another writer have the folder."""
+        """Stop saving and release the folder to other writers."""
         self.claim.release()
 
     def _next(self) -> Path:
@@ -103,13 +102,13 @@ class Autosave(Callback):
 
     @staticmethod
     def latest(folder: StatePath) -> Path | None:
-        """The newest file of an `Autosave` that verifies; worse ones are passed over with a warning in the log."""
+        """The newest file of an `Autosave` that verifies; damaged ones are skipped with a warning in the log."""
         for path in saved(folder):
             try:
                 read_document(path)
                 return path
             except BadState as error:
-                logger.warning("passing over a state: %s", error)
+                logger.warning("skipping a state: %s", error)
         return None
 
 

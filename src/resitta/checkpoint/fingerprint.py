@@ -1,15 +1,30 @@
-"""Which model an adapter stands on: digests of its tensors, since the state of an adapter is useless on any other."""
+"""Digests of tensors: which model an adapter was made for, and which weights a run had."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 
+def digest_tensors(tensors: Iterable[tuple[str, Tensor]], *, types: bool = True) -> str:
+    """SHA-256 over names, types (unless `types` is false) and values, independent of device and memory layout."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype}\n".encode() if types else name.encode())
+        digest.update(raw_bytes(tensor))
+    return digest.hexdigest()
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor in memory order, as bytes."""
+    data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    return data
+
+
 class Fingerprint:
-    """What tells a model from others; taken once, since the model under an adapter does not change.
+    """Identifies a model by its tensors; computed once, since the model under an adapter does not change.
 
     >>> model = nn.Linear(2, 3)
     >>> before = Fingerprint(model).content
@@ -30,11 +45,7 @@ class Fingerprint:
     @cached_property
     def content(self) -> str:
         """A digest of the types and values of the parameters and buffers."""
-        digest = hashlib.sha256()
-        for name, tensor in self._tensors():
-            digest.update(f"{name} {tensor.dtype}\n".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return digest_tensors(self._tensors())
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.model.named_parameters()

@@ -1,4 +1,4 @@
-"""What a state file says beside the state itself: the method with its settings, the options, the source model."""
+"""State files of adapters: the state, and the method, settings, options and source model it belongs to."""
 
 import dataclasses
 import logging
@@ -21,7 +21,9 @@ StatePath = str | os.PathLike[str]
 OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
 """The options that are saved as they are."""
 KEPT = ("seed", "precision", "non_finite", "guard")
-"""The options that an adapter keeps when it goes on from a file of another."""
+"""The options that an adapter keeps when it restores the file of another."""
+RENAMED = {"renew": "reset_on_shift"}
+"""Settings of methods that older files and records have under another name."""
 
 
 def save(adapter: AdapterLike, path: StatePath) -> None:
@@ -39,13 +41,13 @@ def restore(adapter: AdapterLike, path: StatePath) -> None:
     document = read_document(path)
     check_model(adapter, document, path)
     described = describe(adapter)
-    saved, own = _nature(document), _nature(described)
+    saved, own = _requirements(document), _requirements(described)
     for name in own:
         if saved.get(name) != own[name]:
             found = f"saved with {name} {saved.get(name)}, this adapter has {own[name]}"
             raise BadState(f"{path} was {found}; use resitta.load(model, path)")
     adapter.load_state_dict(document["state"])
-    _tell_differences(document, described, path)
+    _warn_of_differences(document, described, path)
 
 
 def load_state(adapter: AdapterLike, load: Callable[..., Any], state: Mapping[str, Any], strict: bool) -> Any:
@@ -91,7 +93,7 @@ def describe(adapter: AdapterLike) -> dict[str, Any]:
     """Say what a state belongs to. Functions are only named: a file cannot hold them."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
-    settings = {field.name: getattr(adapter.method, field.name) for field in dataclasses.fields(adapter.method)}
+    settings = settings_of(adapter.method)
     options = {name: getattr(adapter.options, name) for name in OPTIONS}
     return {
         "format": FORMAT,
@@ -114,7 +116,26 @@ def read_document(path: StatePath) -> dict[str, Any]:
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
     if wrong:
         raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
-    return document
+    return document | {"settings": renamed(document["settings"])}
+
+
+def settings_of(settings: Any) -> dict[str, Any]:
+    """The values of a settings dataclass, such as a method, by name.
+
+    >>> from resitta.methods import Tent
+    >>> settings_of(Tent(lr=0.1))["lr"]
+    0.1
+    """
+    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+
+
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings under the names of this version.
+
+    >>> renamed({"renew": 2.0, "lr": 0.1})
+    {'reset_on_shift': 2.0, 'lr': 0.1}
+    """
+    return {RENAMED.get(name, name): value for name, value in settings.items()}
 
 
 def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath) -> None:
@@ -126,28 +147,28 @@ def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath)
         raise BadState(f"{path} was saved with other weights or another precision of this model; load those first")
 
 
-def _nature(document: dict[str, Any]) -> dict[str, str]:
-    """What two adapters must have in common to continue each other's state, in words."""
+def _requirements(document: dict[str, Any]) -> dict[str, str]:
+    """What must be equal for one adapter to continue the state of another, as text."""
     options = {name: document["options"].get(name) for name in ("output", "normalized")}
     shared = {"method": document["method"], **document["settings"], **options}
     functions = dict.fromkeys(map(str, document["functions"]), "a function")
     return {**{name: repr(value) for name, value in shared.items()}, **functions}
 
 
-def _tell_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
-    """Warn of options that do not belong to the state: the adapter keeps its own, and so may go on differently."""
+def _warn_of_differences(document: dict[str, Any], own: dict[str, Any], path: StatePath) -> None:
+    """Log the options that differ: they are not part of the state, and the adapter keeps its own."""
     saved, ours = ({**found["options"], "guard": found.get("guard")} for found in (document, own))
     for name in KEPT:
         values = saved.get(name), ours[name]
         if name == "guard" and not all(isinstance(value, dict) for value in values):
-            continue  # that there is none in the file, or none here, is told by who loads its state
+            continue  # a guard that only one of them has is logged where its state is loaded
         theirs, kept = _in_short(*values), _in_short(*values[::-1])
         if theirs != kept:
             logger.warning("%s was saved with %s %s, this adapter keeps its own: %s", path, name, theirs, kept)
 
 
 def _in_short(value: Any, other: Any) -> str:
-    """A value in words; of a guard's settings only those that differ from another's.
+    """A value as text; of a guard's settings only those that differ from another's.
 
     >>> _in_short({"window": 9, "action": "warn"}, {"window": 8, "action": "warn"})
     'window=9'

@@ -1,4 +1,4 @@
-"""Nested states as JSON and tensors: what JSON cannot say is marked with a key that begins with `$`.
+"""Nested states: as JSON plus tensors, and compared. What JSON cannot express gets a key that begins with `$`.
 
 >>> import torch
 >>> tensors = {}
@@ -10,12 +10,15 @@
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from resitta.checkpoint.fingerprint import raw_bytes
 from resitta.errors import BadState
 
 
@@ -69,7 +72,7 @@ def _put_together(tree: Any, tensors: Mapping[str, Tensor], used: set[str]) -> A
 def _keep(tensor: Tensor, tensors: dict[str, Tensor], known: dict[Any, str], place: str) -> str:
     """Store a tensor of its own memory under a name that is not taken; one that is there already, not again."""
     copied = tensor.detach().to("cpu", copy=True).contiguous()
-    content = hashlib.sha256(copied.flatten().view(torch.uint8).numpy().data).digest()
+    content = hashlib.sha256(raw_bytes(copied)).digest()
     key = copied.dtype, copied.shape, content
     if key not in known:
         name = place.lstrip("/")
@@ -77,3 +80,24 @@ def _keep(tensor: Tensor, tensors: dict[str, Tensor], known: dict[Any, str], pla
             name += "'"
         known[key], tensors[name] = name, copied
     return known[key]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare values, nested ones included, bit for bit; NaN is the same as NaN.
+
+    >>> same({"a": torch.ones(2)}, {"a": torch.ones(2)}), same(torch.ones(2), None)
+    (True, False)
+    """
+    match one, other:
+        case Tensor(), Tensor():
+            alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+            return alike and (torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all()))
+        case np.ndarray(), np.ndarray():
+            return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
+        case Mapping(), Mapping():
+            return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        case (list() | tuple(), list() | tuple()):
+            return len(one) == len(other) and all(map(same, one, other))
+        case float(), float():
+            return one == other or (math.isnan(one) and math.isnan(other))
+    return type(one) is type(other) and bool(one == other)

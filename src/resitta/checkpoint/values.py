@@ -1,4 +1,4 @@
-"""Whether an adapter can go on with what it has loaded: a file made by hand can hold values that no adapter has."""
+"""Checks of a loaded state: a file made by hand can hold values that no adapter has."""
 
 import math
 from collections.abc import Iterable
@@ -122,7 +122,7 @@ def _check_shift(shift: DomainShiftDetector, name: str) -> None:
         _check_count(getattr(shift, count), f"{name} {count}")
     for values in (shift.waiting, shift.mean, shift.variance):
         if values.dtype != np.float64 or not np.isfinite(values).all():
-            raise BadState(f"{name} holds looks of images that are no finite float64 numbers")
+            raise BadState(f"{name} holds image statistics that are no finite float64 numbers")
     if (shift.variance < 0).any():
         raise BadState(f"{name} has a variance below zero")
 

@@ -1,14 +1,23 @@
 """Commands that measure: bench, reproduce, report."""
 
+import shlex
+import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
+from resitta.cli.flags import BY_METHOD, Dataset, ModelOptions, Numbers, Running, Settings, Words, parse_pairs
 from resitta.names import CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot
 
-Many = Parameter(consume_multiple=True)
-ModelSet = Parameter(name="--model-set", consume_multiple=True)
+if TYPE_CHECKING:
+    from resitta.bench.record import Records
+
+T = TypeVar("T")
+How = Annotated[Running, Parameter(name="*")]
+LOCALLY = Running()
 
 
 def bench(
@@ -16,12 +25,12 @@ def bench(
     data: Path,
     *,
     checkpoint: Path | None = None,
-    model_options: Annotated[tuple[str, ...], ModelSet] = (),
-    methods: Annotated[tuple[str, ...], Many] = ("source", "bn", "tent", "rotta", "resitta"),
-    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    model_options: ModelOptions = (),
+    methods: Words = ("source", "bn", "tent", "rotta", "resitta"),
+    settings: Settings = (),
     preset: str | None = None,
-    seeds: Annotated[tuple[int, ...], Many] = (1,),
-    corruptions: Annotated[tuple[str, ...], Many] = CORRUPTIONS,
+    seeds: Numbers = (1,),
+    corruptions: Words = CORRUPTIONS,
     severity: int = 5,
     order: OrderName = "ptta",
     delta: float = 0.1,
@@ -31,14 +40,8 @@ def bench(
     per_domain: int | None = None,
     batch_size: int = 64,
     size: int | None = None,
-    listing: Path | None = None,
     out: Path = Path("runs/bench"),
-    rerun: bool = False,
-    device: str = "cpu",
-    threads: int | None = None,
-    engine: Literal["local", "processes", "ray"] = "local",
-    workers: int | None = None,
-    address: str | None = None,
+    running: How = LOCALLY,
 ) -> None:
     """See which method helps a model of yours on images of yours.
 
@@ -87,32 +90,19 @@ def bench(
         Images per call of the adapter.
     size
         Resize and crop images of a folder or zip to this side.
-    listing
-        A text file with the images of ImageNet-C to use, wnid/name.JPEG on each line.
     out
         The folder for records, corrupted images and the page.
-    rerun
-        Run again what is finished, and replace its records.
-    device
-        cpu, cuda, cuda:1, ...
-    threads
-        Threads of each run on the CPU (default: torch's own number; one with processes and ray).
-    engine
-        local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
-    workers
-        How many runs at a time on this machine (default: one per core).
-    address
-        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
-    from resitta.cli.benching import run_bench  # noqa: PLC0415  (torch, which --help does not need)
+    from resitta.bench import run  # noqa: PLC0415  (torch, which --help does not need)
 
-    run_bench(
+    records = _with_bars(
+        run,
         model,
         data,
+        methods,
         checkpoint=checkpoint,
-        model_options=model_options,
-        methods=methods,
-        settings=settings,
+        model_options=parse_pairs(model_options, "--model-set"),
+        settings=parse_pairs(settings, "--set", BY_METHOD),
         preset=preset,
         seeds=seeds,
         corruptions=corruptions,
@@ -125,15 +115,10 @@ def bench(
         per_domain=per_domain,
         batch_size=batch_size,
         size=size,
-        listing=listing,
         out=out,
-        rerun=rerun,
-        device=device,
-        threads=threads,
-        engine=engine,
-        workers=workers,
-        address=address,
+        **vars(running),
     )
+    _print_records(records, out, title=f"{model} on {data.name}")
 
 
 def reproduce(
@@ -141,20 +126,14 @@ def reproduce(
     data: Path,
     checkpoint: Path,
     *,
-    dataset: Literal["cifar10", "cifar100", "imagenet"] | None = None,
+    dataset: Dataset | None = None,
     model: str | None = None,
-    model_options: Annotated[tuple[str, ...], ModelSet] = (),
-    methods: Annotated[tuple[str, ...], Many] = METHODS,
-    seeds: Annotated[tuple[int, ...], Many] = (1,),
+    model_options: ModelOptions = (),
+    methods: Words = METHODS,
+    seeds: Numbers = (1,),
     per_domain: int | None = None,
-    listing: Path | None = None,
     out: Path | None = None,
-    rerun: bool = False,
-    device: str = "cpu",
-    threads: int | None = None,
-    engine: Literal["local", "processes", "ray"] = "local",
-    workers: int | None = None,
-    address: str | None = None,
+    running: How = LOCALLY,
 ) -> None:
     """Run a table, the ablation or a sweep of the paper, and put ours beside theirs.
 
@@ -182,52 +161,40 @@ def reproduce(
         The paper used one seed, 1.
     per_domain
         Use only so many images of each corruption.
-    listing
-        A text file with the images of ImageNet-C to use, wnid/name.JPEG on each line: the paper's table3 is on the
-        5,000 of RobustBench's imagenet_test_image_ids.txt.
     out
         The folder for records, tables and the page (default runs/EXPERIMENT).
-    rerun
-        Run again what is finished, and replace its records.
-    device
-        cpu, cuda, cuda:1, ...
-    threads
-        Threads of each run on the CPU (default: torch's own number; one with processes and ray).
-    engine
-        local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
-    workers
-        How many runs at a time on this machine (default: one per core).
-    address
-        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
-    from resitta.cli.benching import run_reproduction  # noqa: PLC0415
+    from resitta import bench as api  # noqa: PLC0415
+    from resitta.cli.terminal import say  # noqa: PLC0415
+    from resitta.report.paper_comparison import find_comparisons  # noqa: PLC0415
 
-    run_reproduction(
-        str(experiment),
+    name, out = str(experiment), out or Path("runs") / str(experiment)
+    found = _with_bars(
+        api.reproduce,
+        name,
         data,
-        checkpoint=checkpoint,
+        checkpoint,
         dataset=dataset,
         model=model,
-        model_options=model_options,
+        model_options=parse_pairs(model_options, "--model-set"),
         methods=methods,
         seeds=seeds,
         per_domain=per_domain,
-        listing=listing,
-        out=out or Path("runs") / str(experiment),
-        rerun=rerun,
-        device=device,
-        threads=threads,
-        engine=engine,
-        workers=workers,
-        address=address,
+        out=out,
+        **vars(running),
     )
+    comparisons = find_comparisons(found.records, found.experiment.task.dataset)
+    title = f"The paper's {name} on {data.name}"
+    _print_records(found.records, out, title=title, paper=found.paper, comparisons=comparisons)
+    if check := found.source_check:
+        say(str(check), style="green" if check.passed else "bold red")
 
 
 def report(
     folder: Path,
     *folders: Path,
     form: Annotated[Literal["text", "markdown", "csv", "latex", "html"], Parameter(name="--format")] = "text",
-    paper: Literal["cifar10", "cifar100", "imagenet"] | None = None,
+    paper: Dataset | None = None,
     title: str = "",
     highlight: str = "",
 ) -> None:
@@ -256,6 +223,56 @@ def report(
     highlight
         The row or method that the page is about (default: ResiTTA, else the best that adapts).
     """
-    from resitta.cli.benching import print_report  # noqa: PLC0415
+    from resitta.cli.terminal import say  # noqa: PLC0415
+    from resitta.report.api import read_folders, report_text, write_pages  # noqa: PLC0415
 
-    print_report((folder, *folders), form, paper, title=title, highlight=highlight)
+    every = (folder, *folders)
+    if form == "html":
+        for page in write_pages(every, dataset=paper, title=title, highlight=highlight):
+            say(f"written: {page}")
+    else:
+        say(report_text(read_folders(every), form, dataset=paper, highlight=highlight))
+
+
+def _with_bars(measure: Callable[..., T], *what: Any, **options: Any) -> T:
+    """Run something with progress bars; print the warning about random weights in bold instead of to stderr."""
+    from resitta.bench.executors import DoubtfulRuns  # noqa: PLC0415
+    from resitta.cli.terminal import bars  # noqa: PLC0415
+
+    with bars() as bar, warnings.catch_warnings():
+        warnings.simplefilter("always", DoubtfulRuns)
+        show = warnings.showwarning
+
+        def print_in_bold(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, DoubtfulRuns):
+                _print_warning(str(message))
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = print_in_bold
+        return measure(*what, progress=bar, **options)
+
+
+def _print_records(records: "Records", out: Path, **about: Any) -> None:
+    """Write the tables and the page of records; print the table, what it shows, and where everything is."""
+    from resitta.cli.terminal import console, say  # noqa: PLC0415
+    from resitta.report.api import conclusions, publish  # noqa: PLC0415
+    from resitta.report.formats import as_rich  # noqa: PLC0415
+    from resitta.report.groups import grouped  # noqa: PLC0415
+
+    if kept := records.kept_lines():
+        say("\n".join([*kept, "--rerun runs them again"]))
+    command = [shlex.join(["resitta", *sys.argv[1:]])] if Path(sys.argv[0]).name == "resitta" else []
+    table, page = publish(out, list(records), commands=command, **about)
+    console().print(as_rich(table))
+    for sentence in (*table.notes, *conclusions(grouped(records))):
+        say(sentence)
+    say(f"Tables, records and the page are in {out}; open {page}")
+    _print_warning(records.warning)
+
+
+def _print_warning(warning: str) -> None:
+    from resitta.cli.terminal import say  # noqa: PLC0415
+
+    if warning:
+        say(f"WARNING: {warning}", style="bold red")

@@ -1,13 +1,10 @@
 """Commands that make or get data: corrupt, data fetch."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from cyclopts import Parameter
-
+from resitta.cli.flags import Words
 from resitta.names import CORRUPTIONS
-
-Many = Parameter(consume_multiple=True)
 
 
 def corrupt(
@@ -15,7 +12,7 @@ def corrupt(
     out: Path,
     *,
     layout: Literal["arrays", "folders"] = "arrays",
-    corruptions: Annotated[tuple[str, ...], Many] = CORRUPTIONS,
+    corruptions: Words = CORRUPTIONS,
     size: int | None = None,
     seed: int = 0,
     device: str = "cpu",
@@ -40,9 +37,23 @@ def corrupt(
     device
         cpu, cuda, ...
     """
-    from resitta.cli.making import run_corrupt  # noqa: PLC0415
+    from resitta.cli.terminal import Bar, bars, say  # noqa: PLC0415
+    from resitta.data import write_corrupted  # noqa: PLC0415
+    from resitta.data.corruptions import frost_texture_source, full_name  # noqa: PLC0415
 
-    run_corrupt(data, out, layout=layout, corruptions=corruptions, size=size, seed=seed, device=device)
+    names = [full_name(name) for name in corruptions]
+    if "frost" in names:
+        say(f"frost uses the {frost_texture_source()} textures")
+    with bars() as bar:
+        tracks: dict[str, Bar] = {}
+
+        def progress(what: str, done: int, total: int) -> None:
+            tracks[what] = tracks.get(what) or bar(what)
+            tracks[what](done, total)
+
+        how: dict[str, Any] = {"layout": layout, "corruptions": names, "size": size, "seed": seed, "device": device}
+        write_corrupted(data, out, **how, progress=progress)
+    say(f"written: {out}")
 
 
 def fetch(name: Literal["cifar10c", "cifar100c", "imagenetc"], *, root: Path = Path("data")) -> None:
@@ -55,6 +66,10 @@ def fetch(name: Literal["cifar10c", "cifar100c", "imagenetc"], *, root: Path = P
     root
         The folder to unpack into.
     """
-    from resitta.cli.making import run_fetch  # noqa: PLC0415
+    from resitta import data  # noqa: PLC0415
+    from resitta.cli.terminal import bars, say  # noqa: PLC0415
 
-    run_fetch(name, root)
+    with bars() as bar:
+        track = bar(name)
+        folder = data.fetch(name, root, progress=lambda done, total: track(done, total or 0))
+    say(f"unpacked: {folder}")

@@ -1,9 +1,12 @@
 """Commands about the library itself: demo, methods, check, models."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
+
+from resitta.cli.flags import Settings, parse_pairs
+from resitta.errors import BadSetting
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
@@ -34,9 +37,23 @@ def demo(
     retrain
         Train the source network anew even if a cached one is there.
     """
-    from resitta.demo.run import run_demo  # noqa: PLC0415  (needs the extra `demo`)
+    from resitta.cli.terminal import bars, console, say  # noqa: PLC0415
+    from resitta.demo import run as painted_digits  # noqa: PLC0415  (needs the extra `demo`)
+    from resitta.report.formats import as_rich  # noqa: PLC0415
+    from resitta.report.groups import grouped  # noqa: PLC0415
+    from resitta.report.significance import verdicts  # noqa: PLC0415
+    from resitta.report.table import error_table  # noqa: PLC0415
 
-    run_demo(out, seed=seed, samples=samples, fast=fast, retrain=retrain)
+    if samples is None:
+        samples = painted_digits.FAST_SAMPLES if fast else painted_digits.SAMPLES
+    with bars() as bar:
+        page, runs = painted_digits.run_demo(out, seed=seed, samples=samples, retrain=retrain, bar=bar)
+    console().print(as_rich(error_table(runs)))
+    for sentence in verdicts(grouped(runs)):
+        say(sentence)
+    if samples < painted_digits.SAMPLES:
+        say(painted_digits.FEW.format(samples=samples, usual=painted_digits.SAMPLES))
+    say(f"\nThe page with all figures: {page.resolve()}")
 
 
 def methods(name: str | None = None, *, as_json: AsJson = False) -> None:
@@ -59,7 +76,7 @@ def methods(name: str | None = None, *, as_json: AsJson = False) -> None:
 def check(
     method: str,
     *,
-    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    settings: Settings = (),
     model: str | None = None,
     checkpoint: Path | None = None,
     data: Path | None = None,
@@ -88,13 +105,36 @@ def check(
     device
         Where to run.
     """
-    from resitta.cli.benching import parse_pairs  # noqa: PLC0415
+    from resitta.cli.terminal import console  # noqa: PLC0415
+    from resitta.conformance import check_method  # noqa: PLC0415
     from resitta.method import create  # noqa: PLC0415
-    from resitta.terminal import print_check  # noqa: PLC0415
     from resitta.user_code import load_method  # noqa: PLC0415
 
     chosen = create(load_method(method), **parse_pairs(settings, "--set"))
-    print_check(chosen, model=model, checkpoint=checkpoint, data=data, size=size, device=device)
+    passed = check_method(chosen, device=device, **_model_and_images(model, checkpoint, data, size))
+    for name in passed:
+        console().print(f"[green]passed[/] {name.replace('_', ' ')}", highlight=False)
+    console().print(f"{len(passed)} passed, 0 failed", highlight=False)
+
+
+def _model_and_images(
+    model: str | None, checkpoint: Path | None, data: Path | None, size: int | None
+) -> dict[str, Any]:
+    """What the suite is to use in place of its own model and images."""
+    from resitta.data.corrupted import evenly  # noqa: PLC0415
+    from resitta.data.datasets import open_images  # noqa: PLC0415
+    from resitta.models import MODELS, create  # noqa: PLC0415
+
+    if model is None:
+        if checkpoint or data or size:
+            raise BadSetting("--checkpoint, --data and --size belong to a model of yours; name it with --model")
+        return {}
+    side = size or (MODELS[model].image_size if model in MODELS else 32)
+    options: dict[str, Any] = {"model": create(model, checkpoint), "shape": (3, side, side)}
+    if data is not None:
+        images = evenly(open_images(data, **({} if size is None else {"size": size})), 256)
+        options["images"] = images.read(range(len(images))).float().div_(255)
+    return options
 
 
 def models(*, as_json: AsJson = False) -> None:

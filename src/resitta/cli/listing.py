@@ -5,11 +5,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resitta.cli.describe import describe
+from resitta.cli.terminal import console
 from resitta.errors import require
 from resitta.method import get_method, list_methods
+from resitta.methods.describe import describe
 from resitta.models import MODELS
-from resitta.terminal import console
 from resitta.user_code import load_method
 
 

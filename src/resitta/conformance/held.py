@@ -4,7 +4,6 @@ What a module leaves out of its copies, by `__getstate__`, is a cache and does n
 """
 
 import dataclasses
-import math
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from resitta.checkpoint.tree import same
 
 INTERNAL = frozenset(vars(nn.Module()))
 """What torch itself keeps in every module."""
@@ -86,27 +87,6 @@ def lost(running: nn.Module, restored: nn.Module, begun: nn.Module, *, deep: boo
 def held(module: nn.Module, *, deep: bool = False) -> dict[str, Held]:
     """Everything a module holds, by its path."""
     return dict(_Walk(deep).module(module, ""))
-
-
-def same(one: Any, other: Any) -> bool:
-    """Compare values, nested ones included, bit for bit; NaN is the same as NaN.
-
-    >>> same({"a": torch.ones(2)}, {"a": torch.ones(2)}), same(torch.ones(2), None)
-    (True, False)
-    """
-    match one, other:
-        case Tensor(), Tensor():
-            alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
-            return alike and (torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all()))
-        case np.ndarray(), np.ndarray():
-            return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
-        case Mapping(), Mapping():
-            return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-        case (list() | tuple(), list() | tuple()):
-            return len(one) == len(other) and all(map(same, one, other))
-        case float(), float():
-            return one == other or (math.isnan(one) and math.isnan(other))
-    return type(one) is type(other) and bool(one == other)
 
 
 class _Walk:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter
-from resitta.checkpoint.tree import take_apart
-from resitta.conformance.held import held, lost, same
+from resitta.checkpoint.tree import same, take_apart
+from resitta.conformance.held import held, lost
 from resitta.conformance.subject import Subject
 from resitta.errors import BadImages, BadState, NonConformant, NotExportable
 from resitta.method import create

@@ -1,17 +1,18 @@
-"""Corrupted versions of an image set, made once and kept on disk, read memory-mapped."""
+"""Corrupted versions of image sets: cached on disk and memory-mapped, or written in the layout of the public sets."""
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from resitta.data.corruptions import corrupt, full_name
-from resitta.data.datasets import ArrayImages, ImageSet
+from resitta.checkpoint.atomic_write import atomic_write
+from resitta.data.corruptions import CORRUPTIONS, corrupt, full_name, write_cifar_c, write_imagenet_c
+from resitta.data.corruptions.write import Progress
+from resitta.data.datasets import ArrayImages, ImageSet, open_images
 from resitta.data.orders import Indices
 from resitta.errors import BadData
 
@@ -86,15 +87,40 @@ def _make(
     device: torch.device | str,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")  # a kill leaves no half-made file under the real name
     shape = (len(images), *images.read([0]).shape[1:])
-    pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
     chunk = max(1, PIXELS_AT_ONCE // (shape[2] * shape[3]))
-    for start in range(0, len(images), chunk):
-        rows = np.arange(start, min(start + chunk, len(images)))
-        pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
-        if progress:
-            progress(start, len(images))
-    pixels.flush()
-    temporary.replace(path)
+    with atomic_write(path, durable=False) as temporary:
+        pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+        for start in range(0, len(images), chunk):
+            rows = np.arange(start, min(start + chunk, len(images)))
+            pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
+            if progress:
+                progress(start, len(images))
+        pixels.flush()
+
+
+def write_corrupted(
+    data: str | Path,
+    out: str | Path,
+    *,
+    layout: Literal["arrays", "folders"] = "arrays",
+    corruptions: Sequence[str] = CORRUPTIONS,
+    size: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> None:
+    """Corrupt the images at `data` at severities 1 to 5 and write them as the public sets are laid out.
+
+    "arrays" is the layout of CIFAR-C, "folders" that of ImageNet-C. Images of a folder or zip are resized to `size`.
+    `progress(what, done, total)` is called while images are written. Existing files are kept.
+    """
+    images = open_images(data, **({} if size is None else {"size": size}))
+    options: dict[str, Any] = {"corruptions": corruptions, "seed": seed, "device": device, "progress": progress}
+    if layout == "arrays":
+        pixels = images.read(range(len(images))).permute(0, 2, 3, 1).contiguous().numpy()
+        write_cifar_c(out, pixels, images.labels, **options)
+    else:
+        names = [f"{label:05d}/{index:08d}.JPEG" for index, label in enumerate(images.labels.tolist())]
+        pictures = [images.read([index])[0].permute(1, 2, 0).numpy() for index in range(len(images))]
+        write_imagenet_c(out, list(zip(names, pictures, strict=True)), **options)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resitta.checkpoint.atomic_write import atomic_write
 from resitta.errors import require
 
 SIDE = 32
@@ -92,7 +93,7 @@ def train(digits: Digits, progress: Callable[[int, int], None] | None = None, *,
 
 
 def moved(ink: Tensor, generator: torch.Generator) -> Tensor:
-    """DomainShiftDetector and turn each digit a little."""
+    """Translate and rotate each digit a little."""
     angle = (torch.rand(len(ink), generator=generator) - 0.5) * 0.3
     shift = (torch.rand(len(ink), 2, generator=generator) - 0.5) * 0.3
     rows = torch.stack((angle.cos(), -angle.sin(), shift[:, 0], angle.sin(), angle.cos(), shift[:, 1]), dim=1)
@@ -117,9 +118,6 @@ def cached_network() -> nn.Module | None:
 
 
 def keep(network: nn.Module) -> None:
-    """Put a trained network into the cache, at once or not at all."""
-    path = cache_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    torch.save(network.state_dict(), temporary)
-    temporary.replace(path)
+    """Put a trained network into the cache, atomically."""
+    with atomic_write(cache_file(), durable=False) as temporary:
+        torch.save(network.state_dict(), temporary)

@@ -1,6 +1,7 @@
-"""Train, corrupt, adapt, report: what `resitta demo` does."""
+"""Train, corrupt, adapt, write the page: what `resitta demo` does."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from resitta.adapter import Adapter, adapt
-from resitta.bench.loop import run_stream
+from resitta.bench.loop import Progress, run_stream
 from resitta.bench.record import RunRecord, environment, save
 from resitta.bench.runner import weights_digest
 from resitta.data.corruptions import CORRUPTIONS, SHORT, corrupt
@@ -16,13 +17,8 @@ from resitta.data.datasets import ArrayImages
 from resitta.data.orders import dirichlet
 from resitta.data.streams import Stream, continual
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
-from resitta.report.formats import as_rich
-from resitta.report.groups import grouped
 from resitta.report.page import write_page
-from resitta.report.paired import verdicts
 from resitta.report.pictures import Strip, bank_items
-from resitta.report.tables import error_table
-from resitta.terminal import Bar, bars, console
 
 METHODS = ("source", "bn", "tent", "rotta", "resitta")
 SEVERITY = 5
@@ -40,33 +36,32 @@ are not those of the README. Plain `resitta demo` compares the methods."""
 
 
 def run_demo(
-    out: Path, *, seed: int = 1, samples: int | None = None, fast: bool = False, retrain: bool = False
-) -> Path:
-    """Run the five methods over one stream, print the table, write the page and return its path."""
-    samples = (FAST_SAMPLES if fast else SAMPLES) if samples is None else samples
+    out: Path,
+    *,
+    seed: int = 1,
+    samples: int = SAMPLES,
+    retrain: bool = False,
+    bar: Callable[[str], Progress] = lambda _title: lambda _done, _total: None,
+) -> tuple[Path, list[RunRecord]]:
+    """Run the five methods over one stream and write the page; return its path and the records.
+
+    `samples`: images per corruption. `bar` makes a progress bar of a title.
+    """
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
     digits = load_digits()
-    with bars() as bar:
-        network = source_network(digits, bar("training"), retrain=retrain)
-        stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
-        adapters = [adapt(network, name, seed=seed) for name in METHODS]
-        runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
+    network = source_network(digits, bar("training"), retrain=retrain)
+    stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
+    adapters = [adapt(network, name, seed=seed) for name in METHODS]
+    runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
     task = {"severity": SEVERITY, "order": "ptta", "per_domain": samples, "batch_size": 64}
     for record in runs:
         about = {"data": "digits", "protocol": task, "weights": weights_digest(network), "seed": seed}
         save(out / f"{record.method}.json", record, environment=environment(), **about)
-    page = demo_page(out / "index.html", runs, stream, adapters[-1], f"resitta demo --seed {seed} --samples {samples}")
-    screen = console()
-    screen.print(as_rich(error_table(runs)))
-    for sentence in verdicts(grouped(runs)):
-        screen.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    if samples < SAMPLES:
-        screen.print(FEW.format(samples=samples, usual=SAMPLES), soft_wrap=True, highlight=False)
-    screen.print(f"\nThe page with all figures: {page.resolve()}", soft_wrap=True, highlight=False)
-    return page
+    command = f"resitta demo --seed {seed} --samples {samples}"
+    return demo_page(out / "index.html", runs, stream, adapters[-1], command), runs
 
 
-def source_network(digits: Digits, progress: Bar, *, retrain: bool) -> nn.Module:
+def source_network(digits: Digits, progress: Progress, *, retrain: bool) -> nn.Module:
     """The network trained on clean digits, from the cache if it is there."""
     cached = None if retrain else cached_network()
     network = cached or train(digits, progress)
@@ -76,7 +71,7 @@ def source_network(digits: Digits, progress: Bar, *, retrain: bool) -> nn.Module
     return network
 
 
-def corrupted_stream(digits: Digits, samples: int, seed: int, progress: Bar) -> Stream:
+def corrupted_stream(digits: Digits, samples: int, seed: int, progress: Progress) -> Stream:
     """All corruptions, one after the other, each in a temporally correlated order (PTTA)."""
     # A digit that returns under one corruption is painted anew, so that no image comes twice.
     copies = math.ceil(samples / len(digits.test))

@@ -1,13 +1,11 @@
 """A Ray cluster: one that runs already, or one of our own on this machine for as long as it is needed."""
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from resitta.errors import BadData, WorkerLost, require
+from resitta.errors import WorkerLost, require
 
 PATIENCE = 5.0
 """Seconds to wait for a cluster to answer; Ray itself would try for many minutes."""
@@ -38,10 +36,3 @@ def knock(address: str | None) -> None:
     host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
-
-
-def enter(folder: Path) -> None:
-    """Go to the folder in which the command was given, so that relative paths mean the same in a worker."""
-    if not folder.is_dir():
-        raise BadData(f"{folder} does not exist on this machine; put it and the data on a shared file system")
-    os.chdir(folder)

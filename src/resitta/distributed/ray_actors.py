@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter
-from resitta.distributed.cluster import enter
+from resitta.bench.executors import enter
 from resitta.errors import require
 from resitta.monitor.stats import Stats
 from resitta.serve.events import Event, Events

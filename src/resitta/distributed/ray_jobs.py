@@ -3,18 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from resitta.bench.jobs import Results
-from resitta.bench.runner import Job
-from resitta.bench.spec import Recipe
+from resitta.bench.executors import Results, packed, work
+from resitta.bench.runner import BenchSpec, Job
 from resitta.distributed.cluster import cluster
-from resitta.distributed.executors import packed, work
 from resitta.errors import ResittaError, WorkerLost
 
 RETRIES = 5
 
 
 def on_ray(
-    recipe: Recipe,
+    spec: BenchSpec,
     jobs: Sequence[Job],
     workers: int | None = None,
     address: str | None = None,
@@ -24,10 +22,10 @@ def on_ray(
 ) -> Results:
     """Run jobs on a cluster, a core per thread (and, on CUDA, a GPU) for each."""
     with cluster(address, workers and workers * threads) as ray:
-        gpus = 0 if recipe.device == "cpu" else 1
+        gpus = 0 if spec.device == "cpu" else 1
         remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
         dumps = ray.cloudpickle.dumps  # takes along what an interactive session has defined
-        parcel = ray.put(packed(recipe, dumps))
+        parcel = ray.put(packed(spec, dumps))
         pending = {remote.remote(parcel, packed(job, dumps), threads, rerun): job for job in jobs}
         while pending:
             (finished,), _ = ray.wait(list(pending), num_returns=1)

@@ -16,7 +16,7 @@ from resitta.models.resnext import ResNeXt29
 from resitta.models.wide_resnet import WideResNet
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ModelEntry:
     """What is known of a named model; listings show it."""
 
@@ -30,52 +30,15 @@ class ModelEntry:
 
 
 _HALF = (0.5, 0.5, 0.5)
+_AUGMIX_WRN = partial(WideResNet, depth=40, width=2, mean=_HALF, std=_HALF)
+_R50 = "ResNet-50, RobustBench 'Standard_R50' (torchvision's V1 weights)"
 _ENTRIES = (
-    ModelEntry(
-        name="wrn28x10",
-        factory=partial(WideResNet, depth=28, width=10),
-        classes=10,
-        image_size=32,
-        description="WRN-28-10, RobustBench 'Standard'",
-        table=1,
-    ),
-    ModelEntry(
-        name="wrn16x4",
-        factory=partial(WideResNet, depth=16, width=4),
-        classes=10,
-        image_size=32,
-        description="WRN-16-4, 7 % of the size of WRN-28-10",
-    ),
-    ModelEntry(
-        name="wrn16x1",
-        factory=partial(WideResNet, depth=16, width=1),
-        classes=10,
-        image_size=32,
-        description="WRN-16-1, small enough for a CPU",
-    ),
-    ModelEntry(
-        name="wrn40x2",
-        factory=partial(WideResNet, depth=40, width=2, mean=_HALF, std=_HALF),
-        classes=10,
-        image_size=32,
-        description="WRN-40-2, RobustBench 'Hendrycks2020AugMix_WRN'",
-    ),
-    ModelEntry(
-        name="resnext29",
-        factory=ResNeXt29,
-        classes=100,
-        image_size=32,
-        description="ResNeXt-29 4×32, RobustBench 'Hendrycks2020AugMix_ResNeXt'",
-        table=2,
-    ),
-    ModelEntry(
-        name="resnet50",
-        factory=ResNet50,
-        classes=1000,
-        image_size=224,
-        description="ResNet-50, RobustBench 'Standard_R50' (torchvision's V1 weights)",
-        table=3,
-    ),
+    ModelEntry("wrn28x10", partial(WideResNet, depth=28, width=10), 10, 32, "WRN-28-10, RobustBench 'Standard'", 1),
+    ModelEntry("wrn16x4", partial(WideResNet, depth=16, width=4), 10, 32, "WRN-16-4, 7 % of the size of WRN-28-10"),
+    ModelEntry("wrn16x1", partial(WideResNet, depth=16, width=1), 10, 32, "WRN-16-1, small enough for a CPU"),
+    ModelEntry("wrn40x2", _AUGMIX_WRN, 10, 32, "WRN-40-2, RobustBench 'Hendrycks2020AugMix_WRN'"),
+    ModelEntry("resnext29", ResNeXt29, 100, 32, "ResNeXt-29 4×32, RobustBench 'Hendrycks2020AugMix_ResNeXt'", 2),
+    ModelEntry("resnet50", ResNet50, 1000, 224, _R50, 3),
 )
 MODELS = {entry.name: entry for entry in _ENTRIES}
 _LIBRARIES = {"timm": find_timm, "torchvision": find_torchvision}

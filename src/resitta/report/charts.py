@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from resitta.bench.record import RunRecord
 from resitta.report.axes import Span
-from resitta.report.experiments import Comparison
 from resitta.report.figures import WIDE, Series, Style, bars, lines
 from resitta.report.groups import Group
 from resitta.report.palette import ACCENT, NEUTRAL
-from resitta.report.tables import columns_of
+from resitta.report.paper_comparison import Comparison
+from resitta.report.table import columns_of
 
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:

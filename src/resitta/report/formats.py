@@ -1,16 +1,16 @@
 """A table as plain text, Markdown, CSV, LaTeX, or in colour on the terminal.
 
-Where a row has the paper's numbers, they and the difference follow it as rows of their own.
+The paper's numbers and the differences follow the rows that have them, as rows of their own.
 """
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resitta.errors import require
-from resitta.report.experiments import Comparison
-from resitta.report.latex import latex_escape
+from resitta.report.paper_comparison import Comparison
 from resitta.report.table import Mark, Table
 
 
@@ -157,3 +157,32 @@ def _legend(table: Table, marks: str) -> list[str]:
 
 def _errors(values: Sequence[float | None]) -> list[str]:
     return ["-" if value is None else f"{value:.1f}" for value in values]
+
+
+def latex_escape(text: str) -> str:
+    r"""Make any text safe in LaTeX, for pdflatex with no packages.
+
+    >>> print(latex_escape("50 % of a_b & c\\d, η → 1"))
+    50 \% of a\_b \& c\textbackslash{}d, $\eta$ $\rightarrow$ 1
+    """
+    return "".join(_LATEX.get(character) or _beyond_ascii(character) for character in text)
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"},
+    **{"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"},  # other glyphs in the default encoding
+    **{"±": "$\\pm$", "→": "$\\rightarrow$", "−": "$-$", "×": "$\\times$", "·": "$\\cdot$"},
+    **{"\n": " ", "\r": " ", "\t": " "},
+}
+
+
+def _beyond_ascii(character: str) -> str:
+    """Letters of Latin-1 as they are, small Greek ones as formulas; of others the plain form or the code point."""
+    if character.isascii() or ("À" <= character <= "ÿ"):
+        return character
+    _, greek, letter = unicodedata.name(character, "").partition("GREEK SMALL LETTER ")
+    if greek and letter.isalpha() and letter not in ("OMICRON", "FINAL SIGMA"):
+        return f"$\\{letter.lower().replace('lamda', 'lambda')}$"
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return plain or f"U+{ord(character):04X}"

@@ -9,8 +9,7 @@ import numpy as np
 from resitta.bench.record import RunRecord
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
-from resitta.report.identity import FOLDER, experiment, task
-from resitta.report.labels import labels, title_of
+from resitta.report.identity import FOLDER, experiment, labels, task, title_of
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,16 @@ from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import require
 from resitta.report import charts
-from resitta.report.captions import drift_caption, error_caption, facts, heat_words
-from resitta.report.experiments import Comparison
+from resitta.report.captions import drift_caption, error_caption, facts, headline, heat_words, lead
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
-from resitta.report.headline import headline, lead
 from resitta.report.heat import difference_table, heat_table
 from resitta.report.identity import common_facts
 from resitta.report.palette import colours, hero
+from resitta.report.paper_comparison import Comparison
 from resitta.report.pictures import BankItem, Strip
 from resitta.report.png import data_uri
-from resitta.report.tables import table_of
+from resitta.report.table import table_of
 
 __all__ = ["BankItem", "Strip", "write_page"]
 
@@ -50,7 +49,7 @@ def write_page(
         bank: what the memory bank holds at the end, see `bank_items`.
         classes: the names of the classes.
         paper: a main table of the paper to compare with, such as `PAPER.table1`.
-        comparisons: average errors while something varies, see `resitta.report.experiments`.
+        comparisons: average errors while something varies, see `resitta.report.paper_comparison`.
         environment: versions and hardware, see `resitta.bench.record.environment`.
         commands: the command lines that reproduce the page.
         highlight: the row, or the method, that the page is about; ResiTTA unless told otherwise.

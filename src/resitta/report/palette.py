@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from resitta.errors import UnknownName, near
 from resitta.report.groups import Group
-from resitta.report.labels import title_of
+from resitta.report.identity import title_of
 
 ACCENT = "var(--accent, #c2410c)"
 NEUTRAL = "var(--neutral, #74777d)"

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from resitta.adapter import Adapter, adapt
-from resitta.bench.spec import usable_device
-from resitta.cli.benching import parse_pairs, parse_settings
+from resitta.bench.api import by_method
+from resitta.bench.runner import usable_device
+from resitta.cli.flags import BY_METHOD, parse_pairs
+from resitta.cli.terminal import bars, console
 from resitta.errors import BadData, BadSetting, UnknownName, near
 from resitta.models import MODELS, find, why_untrained
 from resitta.models import create as create_model
@@ -22,7 +24,6 @@ from resitta.serve.engine import Engine
 from resitta.serve.security import find_token, new_token
 from resitta.serve.server import listen, run
 from resitta.serve.settings import Limits, Resize
-from resitta.terminal import bars, console
 from resitta.user_code import load_method
 
 DEMO = "demo"
@@ -50,7 +51,7 @@ def make_adapter(
     if not untrained:
         _refuse_untrained(model, checkpoint, chosen, network)
     name = load_method(method)
-    options = {**LASTING.get(name, {}), **parse_settings(settings, [name])[name]}
+    options = {**LASTING.get(name, {}), **by_method(parse_pairs(settings, "--set", BY_METHOD), [name])[name]}
     return adapt(network.to(usable_device(device)), name, preset=preset, seed=seed, guard=guard, **options)
 
 

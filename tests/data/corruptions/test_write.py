@@ -52,7 +52,7 @@ def test_an_interrupted_call_leaves_no_false_file_and_can_be_taken_up(tmp_path: 
     made: list[str] = []
     write_cifar_c(tmp_path, clean, [0, 1, 2], corruptions=names, progress=lambda name, *_: made.append(name))
     assert set(made) == {"contrast"}
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob("*.tmp"))
     assert np.array_equal(np.load(tmp_path / "contrast.npy")[-3:], corrupted(clean, "contrast", 5, seed=0))
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 from tests.monitor.guard.conftest import pictures
-from tests.monitor.guard.test_snapshot import equal, learned
+from tests.monitor.guard.test_snapshot import learned
 from torch import Tensor, nn
 
 import resitta
 from resitta import Adapter, Autosave, Guard, adapt
 from resitta.checkpoint.format import read, seal
+from resitta.checkpoint.tree import same
 from resitta.errors import BadState
 
 STEPS = 30
@@ -110,7 +111,7 @@ def test_from_any_point_of_a_stream_it_goes_on_bit_for_bit(
         assert all(map(torch.equal, found, expected[step:])), f"interrupted before step {step}"
         assert other.guard is not None
         assert other.guard.counts == whole.guard.counts
-        assert equal(other.state_dict(), whole.state_dict())
+        assert same(other.state_dict(), whole.state_dict())
 
 
 def seen(adapter: Adapter) -> int:
@@ -166,8 +167,8 @@ def test_what_is_loaded_is_not_healthy_because_it_was_loaded(model: nn.Module, t
         each(pictures(8, seed=99))
         assert each.guard is not None
         assert each.guard.counts["drift"] == 1
-    assert equal(learned(other), learned(adapter))
-    assert any(equal(learned(other), state) for state in states)
+    assert same(learned(other), learned(adapter))
+    assert any(same(learned(other), state) for state in states)
 
 
 def test_a_state_without_a_guard_is_trusted_only_in_time(
@@ -179,10 +180,10 @@ def test_a_state_without_a_guard_is_trusted_only_in_time(
     with caplog.at_level(logging.WARNING, "resitta"):
         guarded.load_state_dict(plain.state_dict())
     assert "saved without a guard: the guard begins anew, and goes back to the source" in caplog.text
-    assert equal(learned(guarded), learned(plain))
+    assert same(learned(guarded), learned(plain))
     push(guarded)
     guarded(frames(1))
-    assert equal(learned(guarded), learned(fresh)), "nothing but the source was known to be healthy"
+    assert same(learned(guarded), learned(fresh)), "nothing but the source was known to be healthy"
 
 
 def test_a_part_of_a_state_is_not_taken_for_the_guards(model: nn.Module) -> None:
@@ -195,7 +196,7 @@ def test_a_part_of_a_state_is_not_taken_for_the_guards(model: nn.Module) -> None
     hook.remove()
     assert other.guard is not None
     assert other.guard.counts["non-finite"] == 1
-    assert equal(learned(other), learned(adapter)), "the broken update went back to what was loaded"
+    assert same(learned(other), learned(adapter)), "the broken update went back to what was loaded"
 
 
 def test_a_file_of_an_older_version_loads(model: nn.Module, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,7 +208,7 @@ def test_a_file_of_an_older_version_loads(model: nn.Module, tmp_path: Path, capl
     (tmp_path / "x").write_bytes(seal(document))
     other = resitta.load(model, tmp_path / "x")
     assert "saved without a guard" in caplog.text
-    assert equal(learned(other), learned(adapter))
+    assert same(learned(other), learned(adapter))
     other(frames(0))
 
 
@@ -216,7 +217,7 @@ def test_a_guarded_state_in_an_adapter_without_one(model: nn.Module, caplog: pyt
     run(adapter)
     plain.load_state_dict(adapter.state_dict())
     assert "saved with a guard, this adapter has none" in caplog.text
-    assert equal(learned(plain), learned(adapter))
+    assert same(learned(plain), learned(adapter))
     assert "guard" not in plain.state_dict()["_extra_state"]
 
 
@@ -229,7 +230,7 @@ def test_a_guards_state_is_checked_and_a_bad_one_changes_nothing(model: nn.Modul
         spoil(state["_extra_state"]["guard"])
         with pytest.raises(BadState, match=message):
             adapter.load_state_dict(state)
-        assert equal(adapter.state_dict(), before)
+        assert same(adapter.state_dict(), before)
 
 
 def snapshot_of(guard: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from tests.conftest import stream
 from tests.monitor.guard.conftest import EAGER, Watched, pictures
-from tests.monitor.guard.test_snapshot import equal, learned
+from tests.monitor.guard.test_snapshot import learned
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from resitta import Adapter, Guard, adapt, check_method, create, list_methods
+from resitta.checkpoint.tree import same
 from resitta.errors import Collapsed
 from resitta.monitor.events import GuardEnded
 from resitta.monitor.guard.health_signs import Window
@@ -31,7 +32,7 @@ def test_on_a_healthy_stream_a_guard_changes_nothing(model: nn.Module, watched: 
     (adapter, fired), plain = watched(method, **settings), adapt(model, method, **settings)
     for batch in torch.split(stream(70 if size == 1 else 400), size):
         assert torch.equal(adapter(batch), plain(batch))
-    assert equal(without_guard(adapter), plain.state_dict())
+    assert same(without_guard(adapter), plain.state_dict())
     assert fired == []
 
 
@@ -48,12 +49,12 @@ def test_a_broken_gradient_is_rolled_back_and_counted(watched: Make, method: str
     before, generator = learned(adapter), adapter.generator.get_state()
     hook = trained(adapter).register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     assert adapter(images[64:128]).isfinite().all()
-    assert equal(learned(adapter), before)
+    assert same(learned(adapter), before)
     assert torch.equal(adapter.generator.get_state(), generator)
     assert [(event.reason, event.action) for event in fired] == [("non-finite", "rollback")]
     hook.remove()
     adapter(images[128:])
-    assert not equal(learned(adapter), before)
+    assert not same(learned(adapter), before)
     assert adapter.guard is not None
     assert adapter.guard.counts["non-finite"] == 1
 
@@ -66,7 +67,7 @@ def test_a_view_that_breaks_is_rolled_back(watched: Make, method: str) -> None:
     before = learned(adapter)
     broken.append(True)
     adapter(stream(64, seed=2))
-    assert equal(learned(adapter), before)
+    assert same(learned(adapter), before)
     assert [event.reason for event in fired] == ["non-finite"]
 
 
@@ -75,7 +76,7 @@ def test_a_loss_that_is_not_finite_is_enough(watched: Make, monkeypatch: pytest.
     before = learned(adapter)
     monkeypatch.setattr("resitta.methods.tent.entropy", lambda logits: logits.sum(dim=1) / 0)
     adapter(stream(8))
-    assert equal(learned(adapter), before)  # the count of updates, too
+    assert same(learned(adapter), before)  # the count of updates, too
     assert [event.reason for event in fired] == ["non-finite"]
 
 
@@ -86,7 +87,7 @@ def test_small_batches_go_back_to_the_last_update(watched: Make) -> None:
     trained(adapter).register_hook(lambda gradient: gradient * torch.inf)  # type: ignore[no-untyped-call]
     for batch in torch.split(images[64:128], 16):
         adapter(batch)
-    assert equal(learned(adapter), before)
+    assert same(learned(adapter), before)
     assert len(fired) == 1
     assert adapter.samples == 128
 
@@ -116,8 +117,8 @@ def test_rollback_goes_to_a_healthy_state(watched: Make) -> None:
         adapter(stream(64, seed=3))
         assert adapter.samples < 2000
     now = learned(adapter)
-    assert not equal(now, broken)
-    assert any(equal(now, state) for state in states)
+    assert not same(now, broken)
+    assert any(same(now, state) for state in states)
 
 
 def test_while_the_reason_lasts_nothing_is_learned_and_one_event_tells(watched: Make) -> None:
@@ -126,7 +127,7 @@ def test_while_the_reason_lasts_nothing_is_learned_and_one_event_tells(watched: 
     before = learned(adapter)
     for batch in torch.split(stream(256), 64):
         adapter(batch)
-    assert equal(learned(adapter), before)
+    assert same(learned(adapter), before)
     assert adapter.guard is not None
     assert (len(fired), adapter.guard.counts["drift"]) == (1, 5)
     assert fired[0].value > fired[0].bound == 1e-9
@@ -148,7 +149,7 @@ def test_a_warned_adapter_still_loses_only_the_broken_update(watched: Make) -> N
     before = learned(adapter)
     trained(adapter).register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     adapter(stream(64, seed=2))
-    assert equal(learned(adapter), before)
+    assert same(learned(adapter), before)
     assert [event.reason for event in fired] == ["drift", "non-finite"]
 
 
@@ -156,7 +157,7 @@ def test_reset_returns_to_the_source(model: nn.Module, watched: Make) -> None:
     adapter, fired = watched("resitta", Guard(**EAGER, action="reset", max_drift=1e-9))
     adapter(stream(64))
     assert [event.action for event in fired] == ["reset"]
-    assert equal(without_guard(adapter), adapt(model).state_dict())
+    assert same(without_guard(adapter), adapt(model).state_dict())
     assert adapter.guard is not None
     assert adapter.guard.counts["drift"] == 1, "the reason is told, though the adapter is new"
     adapter.reset()
@@ -296,7 +297,7 @@ def test_unknown_samples_pass_by_as_if_they_had_not_come(model: nn.Module, watch
     assert adapter.guard is not None
     assert adapter.guard.counts["unknown"] == 80
     assert [(event.reason, event.action) for event in fired] == [("unknown", "skip")]
-    assert equal(plain.learner.memory().ages.tolist(), adapter.learner.memory().ages.tolist())  # type: ignore[union-attr]
+    assert same(plain.learner.memory().ages.tolist(), adapter.learner.memory().ages.tolist())  # type: ignore[union-attr]
 
 
 def test_where_most_are_unknown_nobody_enters(watched: Make) -> None:
@@ -320,7 +321,7 @@ def test_after_reset_and_load_the_past_is_forgotten(watched: Make) -> None:
     before = learned(adapter)
     trained(adapter).register_hook(lambda gradient: gradient * torch.nan)  # type: ignore[no-untyped-call]
     adapter(stream(64, seed=8))
-    assert equal(learned(adapter), before)
+    assert same(learned(adapter), before)
 
 
 @pytest.mark.parametrize("method", list_methods())

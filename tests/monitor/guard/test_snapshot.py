@@ -3,9 +3,10 @@
 import pytest
 import torch
 from tests.conftest import stream
-from torch import Tensor, nn
+from torch import nn
 
 from resitta import Adapter, adapt, list_methods
+from resitta.checkpoint.tree import same
 from resitta.monitor.guard.snapshot import History, Snapshot
 from resitta.runtime.rollback import copies
 
@@ -13,16 +14,6 @@ from resitta.runtime.rollback import copies
 def learned(adapter: Adapter) -> dict[str, object]:
     """Everything in an adapter's state but the count of samples."""
     return {key: value for key, value in adapter.state_dict().items() if key != "_extra_state"}
-
-
-def equal(one: object, other: object) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
 
 
 @pytest.mark.parametrize("method", list_methods())
@@ -35,7 +26,7 @@ def test_every_method_comes_back_exactly(model: nn.Module, method: str, warm: in
     first = adapter(images[warm : warm + 128])
     for _ in range(2):
         snapshot.restore(adapter)
-        assert equal(learned(adapter), before)
+        assert same(learned(adapter), before)
         assert torch.equal(adapter(images[warm : warm + 128]), first)
 
 
@@ -73,11 +64,11 @@ def test_history_trusts_a_state_only_after_further_updates(model: nn.Module) -> 
         states.append(learned(adapter))
     adapter(stream(10, seed=5))
     history.undo(adapter)
-    assert equal(learned(adapter), states[5])
+    assert same(learned(adapter), states[5])
     history.roll_back(adapter)
-    assert equal(learned(adapter), states[2])  # of the states 0, 2 and 4 the newest that 20 samples have followed
+    assert same(learned(adapter), states[2])  # of the states 0, 2 and 4 the newest that 20 samples have followed
     history.undo(adapter)
-    assert equal(learned(adapter), states[2])
+    assert same(learned(adapter), states[2])
 
 
 def test_a_rollback_drops_the_candidate_of_the_collapse(model: nn.Module) -> None:
@@ -88,13 +79,13 @@ def test_a_rollback_drops_the_candidate_of_the_collapse(model: nn.Module) -> Non
         history.keep(Snapshot(adapter))  # the second becomes the candidate
     candidate = learned(adapter)
     history.roll_back(adapter)
-    assert equal(learned(adapter), healthy)
+    assert same(learned(adapter), healthy)
     adapter(stream(10, seed=5))  # long after the candidate, which must not be trusted for that
     history.keep(Snapshot(adapter))
     adapter(stream(20, seed=6))
     history.keep(Snapshot(adapter))
     history.roll_back(adapter)
-    assert not equal(learned(adapter), candidate)
+    assert not same(learned(adapter), candidate)
 
 
 def test_a_history_comes_back_with_its_parts(model: nn.Module) -> None:
@@ -111,4 +102,4 @@ def test_a_history_comes_back_with_its_parts(model: nn.Module) -> None:
         expected = learned(adapter)
         adapter(stream(10, seed=5))
         way(again, adapter)
-        assert equal(learned(adapter), expected)
+        assert same(learned(adapter), expected)

@@ -6,7 +6,7 @@
 """
 
 from resitta.data.corruptions.api import CORRUPTIONS, EXTRA, SHORT, corrupt, full_name
-from resitta.data.corruptions.frost import frost_texture_source
+from resitta.data.corruptions.weather import frost_texture_source
 from resitta.data.corruptions.write import write_cifar_c, write_imagenet_c
 
 __all__ = [

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from resitta import names
-from resitta.data.corruptions import blur, colour, digital, noise, weather
-from resitta.data.corruptions.jpeg import jpeg_compression
+from resitta.data.corruptions import blur, digital, noise, weather
 from resitta.data.corruptions.random import Draws, image_keys
 from resitta.data.corruptions.spatter import spatter
 from resitta.data.corruptions.tables import setting
@@ -20,20 +19,20 @@ _ALL: tuple[Callable[..., Tensor], ...] = (
     weather.fog,
     noise.shot_noise,
     blur.defocus_blur,
-    colour.contrast,
+    digital.contrast,
     blur.zoom_blur,
-    colour.brightness,
+    digital.brightness,
     weather.frost,
     digital.elastic_transform,
     blur.glass_blur,
     noise.gaussian_noise,
     digital.pixelate,
-    jpeg_compression,
+    digital.jpeg_compression,
     noise.impulse_noise,
     noise.speckle_noise,
     blur.gaussian_blur,
     spatter,
-    colour.saturate,
+    digital.saturate,
 )
 _FUNCTIONS = {function.__name__: function for function in _ALL}
 CORRUPTIONS, EXTRA, SHORT = names.CORRUPTIONS, names.EXTRA, names.SHORT

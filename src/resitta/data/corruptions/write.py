@@ -1,11 +1,10 @@
 """Write corrupted sets to disk in the layouts of the public ones, so that any reader of those reads these.
 
-Files appear under their own name only when complete. What is already there is kept, so a call that was
-interrupted is taken up by repeating it; delete a file to have it made anew.
+Files are written atomically. Existing files are kept, so repeating an interrupted call completes it; delete a file to
+have it made anew.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from resitta.checkpoint.atomic_write import atomic_write
 from resitta.data.corruptions.api import CORRUPTIONS, corrupt, full_name
 from resitta.errors import BadData, BadSetting, require
 
@@ -52,7 +52,6 @@ def write_cifar_c(
         raise BadData(f"{len(images)} images need as many labels, found shape {np.shape(labels)}")
     names = [full_name(name) for name in corruptions]
     folder = Path(root)
-    folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         path = folder / f"{name}.npy"
         if not path.exists():
@@ -60,7 +59,7 @@ def write_cifar_c(
             _write_array(path, (len(every_label), *images.shape[1:]), parts, progress)
     small = every_label.max() < 256  # the public files hold bytes
     every_label = every_label.astype(np.uint8 if small else np.int64)
-    with _whole(folder / "labels.npy") as path, path.open("wb") as file:
+    with atomic_write(folder / "labels.npy", durable=False) as path, path.open("wb") as file:
         np.save(file, every_label)
 
 
@@ -71,7 +70,7 @@ def _parts(images: Pixels, name: str, *, seed: int, device: str, chunk: int) -> 
 
 
 def _write_array(path: Path, shape: tuple[int, ...], parts: Iterable[Pixels], progress: Progress | None) -> None:
-    with _whole(path) as unfinished:
+    with atomic_write(path, durable=False) as unfinished:
         file = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape)
         done = 0
         for part in parts:
@@ -132,17 +131,8 @@ def _stacked(pairs: Sequence[tuple[str, Pixels]]) -> Pixels:
 
 
 def _write_jpeg(path: Path, image: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _whole(path) as unfinished:
+    with atomic_write(path, durable=False) as unfinished:
         image.save(unfinished, "JPEG", quality=85, optimize=True)
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Lend another name to write to, which becomes the right one when all went well."""
-    unfinished = path.with_name(path.name + ".part")
-    yield unfinished
-    unfinished.replace(path)
 
 
 def _corrupted(images: Pixels, name: str, severity: int, *, seed: int, device: str) -> Pixels:

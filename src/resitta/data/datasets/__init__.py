@@ -6,13 +6,11 @@
 (2, 2, torch.Size([1, 3, 32, 32]))
 """
 
-from resitta.data.datasets.arrays import ArrayImages
-from resitta.data.datasets.base import ImageSet
+from resitta.data.datasets.base import ArrayImages, ImageSet
 from resitta.data.datasets.cifar import CifarBatches, CifarC
-from resitta.data.datasets.folders import ImageFolder
-from resitta.data.datasets.guess import holds_corruptions, open_images
+from resitta.data.datasets.detect import holds_corruptions, open_images
+from resitta.data.datasets.folders import ImageFolder, ImageZip
 from resitta.data.datasets.imagenet import ImageNetC
-from resitta.data.datasets.zips import ImageZip
 
 __all__ = [
     "ArrayImages",

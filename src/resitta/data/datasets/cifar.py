@@ -4,8 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from resitta.data.datasets.arrays import Array, ArrayImages
-from resitta.data.datasets.base import checked_severity
+from resitta.data.datasets.base import Array, ArrayImages, checked_severity
 from resitta.data.datasets.pickles import read_batch
 from resitta.errors import BadData, near
 

@@ -1,6 +1,9 @@
-"""Images that lie as encoded files (JPEG, PNG, ...) and are decoded batch by batch."""
+"""Images stored as encoded files (JPEG, PNG, ...), decoded batch by batch with Pillow."""
 
+import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -8,8 +11,100 @@ import torch
 from torch import Tensor
 
 from resitta.data.datasets.base import Indices, checked_indices, checked_labels
-from resitta.data.datasets.pictures import checked_size, decode, is_picture
-from resitta.errors import BadData
+from resitta.errors import BadData, BadSetting, require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+RESIZE, CROP = 256, 224
+MOST_PIXELS = 1 << 26
+"""A little more than the largest picture of ImageNet has; decoded, that many take half a gigabyte."""
+MOST_BYTES = 4 * MOST_PIXELS + (1 << 20)
+"""A bitmap of that many pixels, with alpha and a header; other formats take less."""
+
+
+def decode(raw: bytes, name: str, size: int | None) -> npt.NDArray[np.uint8]:
+    """Return the pixels of an encoded picture as H×W×3; `name` is for the message when it is damaged."""
+    pillow = require("PIL.Image", "bench")
+    try:
+        with pillow.open(io.BytesIO(raw)) as image:
+            check_pixels(image.width, image.height, name)
+            picture = image.convert("RGB")
+    except BadData:
+        raise
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:  # Pillow has a limit of its own
+        raise BadData(f"{name} is too large: {error}; scale it down or remove it.") from error
+    except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
+        kind = type(error).__name__
+        raise BadData(f"{name} is not a readable image ({kind}); restore it or remove it.") from error
+    return np.array(picture if size is None else fit(picture, size))
+
+
+def check_pixels(width: int, height: int, name: str) -> None:
+    """Refuse a picture that would take more memory than any of a data set should, before it is decoded.
+
+    >>> check_pixels(20000, 20000, "tom.png")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadData: tom.png has 20000×20000 pixels, at most 67,108,864 are decoded; scale it down or remove it.
+    """
+    if width * height > MOST_PIXELS:
+        found = f"{width}×{height} pixels, at most {MOST_PIXELS:,} are decoded"
+        raise BadData(f"{name} has {found}; scale it down or remove it.")
+
+
+def check_bytes(size: int, name: str) -> None:
+    """Refuse to read a file that is too large for a picture.
+
+    >>> check_bytes(2**30, "tom.png")
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadData: tom.png has 1,073,741,824 bytes, at most 269,484,032 are read; it is no picture: remove it.
+    """
+    if size > MOST_BYTES:
+        raise BadData(f"{name} has {size:,} bytes, at most {MOST_BYTES:,} are read; it is no picture: remove it.")
+
+
+def fit(picture: "Image", size: int) -> "Image":
+    """Scale the shorter side to 256/224 of `size`, then cut out the central size×size.
+
+    A picture that already is size×size stays as it is: ImageNet-C was cropped before it was published.
+
+    >>> from PIL import Image
+    >>> fit(Image.new("RGB", (640, 480)), 224).size
+    (224, 224)
+    """
+    if picture.size == (size, size):
+        return picture
+    shorter = round(size * RESIZE / CROP)
+    width, height = (int(shorter * side / min(picture.size)) for side in picture.size)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    scaled = picture.resize((width, height), require("PIL.Image", "bench").Resampling.BILINEAR)
+    return scaled.crop((left, top, left + size, top + size))
+
+
+def checked_size(size: int | None) -> int | None:
+    """Refuse a size that is no positive whole number; None keeps pictures as they are stored.
+
+    >>> checked_size(0)
+    Traceback (most recent call last):
+        ...
+    resitta.errors.BadSetting: size must be a positive whole number of pixels, or None, not 0.
+    """
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise BadSetting(f"size must be a positive whole number of pixels, or None, not {size!r}.")
+    return size
+
+
+def is_picture(name: str) -> bool:
+    """Tell by its ending whether a file should be a picture.
+
+    >>> is_picture("ILSVRC2012_val_00000293.JPEG"), is_picture("notes.txt")
+    (True, False)
+    """
+    return Path(name).suffix.lower() in SUFFIXES
+
 
 MOST_AT_ONCE = 1 << 31
 """How many bytes of pixels one `read` may return."""

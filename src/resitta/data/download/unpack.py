@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from resitta.data.download.space import check_space
+from resitta.data.download.transfer import check_space
 from resitta.errors import BadData
 
 EXPANSION = 4  # images hardly compress: an archive that grows further is a bomb
