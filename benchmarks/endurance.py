@@ -176,7 +176,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
     parser.add_argument(
-        "--renew", type=float, default=None, help="see ResiTTA.reset_on_shift; for the recurring stream"
+        "--reset-on-shift", type=float, default=None, help="see ResiTTA.reset_on_shift; for the recurring stream"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="for the recurring stream")

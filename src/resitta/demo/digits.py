@@ -92,7 +92,7 @@ def train(digits: Digits, progress: Callable[[int, int], None] | None = None, *,
 
 
 def moved(ink: Tensor, generator: torch.Generator) -> Tensor:
-    """DomainShiftDetector and turn each digit a little."""
+    """Shift and turn each digit a little."""
     angle = (torch.rand(len(ink), generator=generator) - 0.5) * 0.3
     shift = (torch.rand(len(ink), 2, generator=generator) - 0.5) * 0.3
     rows = torch.stack((angle.cos(), -angle.sin(), shift[:, 0], angle.sin(), angle.cos(), shift[:, 1]), dim=1)
