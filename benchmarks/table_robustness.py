@@ -27,7 +27,7 @@ def fault_cell(name: str, fault: str, guard: str, seeds: Sequence[int]) -> str:
     if any(key.format(fault) not in found for key in keys):
         return "–"
     after, without = (statistics.mean(found[key.format(what)]["error"] for key in keys) for what in (fault, control))
-    return f"{after:.1f} ({after - without:+.1f})"
+    return f"{after:.1f} ({round(after - without, 1) + 0.0:+.1f})"  # + 0.0 makes +0.0 of -0.0
 
 
 @table("faults")

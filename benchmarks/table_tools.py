@@ -33,6 +33,8 @@ CORRUPTIONS = tuple(
 
 Cell = float | str | None
 TABLES: dict[str, Callable[[], str]] = {}
+VALUES: dict[str, Callable[[], float]] = {}
+"""Single numbers in sentences, each with one digit behind the point."""
 
 
 def table(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
@@ -93,10 +95,15 @@ def shown(cell: Cell, digits: int = 1) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, digits: int = 1) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
-    lines = [head, ["---", *["--:"] * (len(head) - 1)]]
-    lines += [[shown(cell, digits) for cell in row] for row in rows]
+    """A Markdown table; columns of numbers are aligned to the right."""
+    cells = [[shown(cell, digits) for cell in row] for row in rows]
+    numbers = [all(text.strip("*")[:1] in NUMERIC for text in column) for column in zip(*cells, strict=True)]
+    lines = [head, ["--:" if right else "---" for right in numbers], *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+NUMERIC = ("", "–", *"0123456789")
+"""How a cell with a number begins, if it is not empty."""
 
 
 def lowest_bold(cells: Sequence[Cell]) -> list[str]:

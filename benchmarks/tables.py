@@ -4,7 +4,8 @@
     python benchmarks/tables.py --check    # exit status 1 if a page differs from the records
 
 A page asks for a table with `<!-- table: NAME -->` … `<!-- /table -->` and for a file of the repository, as a code
-block, with `<!-- file: PATH -->` … `<!-- /file -->`. No number of a record is typed by hand.
+block, with `<!-- file: PATH -->` … `<!-- /file -->`; for one number in a sentence with `<!-- value: NAME -->` …
+`<!-- /value -->`. No number of a record is typed by hand.
 """
 
 import argparse
@@ -15,11 +16,14 @@ from pathlib import Path
 import table_errors
 import table_robustness
 import table_speed
-from table_tools import ROOT, TABLES
+from table_tools import ROOT, TABLES, VALUES
 
 MARKER = re.compile(r"<!-- (table|file): (\S+) -->\n.*?<!-- /\1 -->", flags=re.DOTALL)
+INLINE = re.compile(
+    r"<!-- value: (\S+) -->.*?<!-- /value -->"
+)  # never first on a line: Markdown would end the paragraph
 SOURCES = (table_errors, table_speed, table_robustness)
-"""Importing a module adds its tables to `TABLES`."""
+"""Importing a module adds its tables to `TABLES` and its numbers to `VALUES`."""
 
 
 def rendered(kind: str, name: str) -> str:
@@ -47,7 +51,12 @@ def filled(text: str) -> str:
         gap = "" if kind == "file" else "\n"  # Markdown reads a table only after an empty line
         return f"<!-- {kind}: {name} -->\n{gap}{inner}\n{gap}<!-- /{kind} -->"
 
-    return MARKER.sub(fill, text)
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in VALUES:
+            sys.exit(f"no value is called {match[1]!r}; there are {', '.join(sorted(VALUES))}")
+        return f"<!-- value: {match[1]} -->{VALUES[match[1]]():.1f}<!-- /value -->"
+
+    return INLINE.sub(number, MARKER.sub(fill, text))
 
 
 def main() -> int:
@@ -58,7 +67,7 @@ def main() -> int:
     wrong, used = [], set()
     for page in pages():
         text = page.read_text("utf-8")
-        used |= {name for kind, name in MARKER.findall(text) if kind == "table"}
+        used |= {name for kind, name in MARKER.findall(text) if kind == "table"} | set(INLINE.findall(text))
         fresh = filled(text)
         if fresh != text:
             wrong.append(page)
@@ -66,9 +75,9 @@ def main() -> int:
                 page.write_text(fresh, encoding="utf-8")
     for page in wrong:
         print(f"{page.relative_to(ROOT)} {'differs from the records' if check else 'was rewritten'}")
-    unused = sorted(set(TABLES) - used)
+    unused = sorted({*TABLES, *VALUES} - used)
     for name in unused:
-        print(f"table {name} is on no page")
+        print(f"{name} is on no page")
     if check and wrong:
         print("run: python benchmarks/tables.py")
     return int(bool(unused or (check and wrong)))

@@ -49,11 +49,11 @@ def names() -> list[str]:
 
 def method_table() -> str:
     """The overview of all methods."""
-    lines = ["| method | name | what it does | needs |", "|---|---|---|---|"]
+    lines = ["| method | what it does | needs |", "|---|---|---|"]
     for name in names():
         about = describe(get_method(name))
         title = get_method(name).title or name
-        lines.append(f"| [{title}]({name}.md) | `{name}` | {about['summary']} | {about['needs']} |")
+        lines.append(f"| [{title}]({name}.md)<br>`{name}` | {about['summary']} | {about['needs']} |")
     return "\n".join(lines)
 
 
@@ -82,10 +82,10 @@ def settings(about: dict[str, Any]) -> str:
     """The settings as a table."""
     if not about["settings"]:
         return "This method has no settings."
-    lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    lines = ["| setting and default | meaning | values |", "|---|---|---|"]
     for one in about["settings"]:
         values = ", ".join(filter(None, (one["type"], one["range"])))
-        lines.append(f"| `{one['name']}` | `{one['default']}` | {values} | {one['meaning']} |")
+        lines.append(f"| `{one['name']}={one['default']}` | {one['meaning']} | {values} |")
     return "\n".join(lines)
 
 
@@ -108,5 +108,6 @@ def formula(source: str, *_: Any, **__: Any) -> str:
         text = escape(line)
         text = re.sub(r"_\{([^}]*)\}|_(\w)", lambda m: f"<sub>{m[1] or m[2]}</sub>", text)
         text = re.sub(r"\^\{([^}]*)\}|\^(\w)", lambda m: f"<sup>{m[1] or m[2]}</sup>", text)
+        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
         lines.append(f"<div>{text}</div>")
     return f'<div class="formula">{"".join(lines)}</div>'
