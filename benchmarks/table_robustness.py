@@ -71,6 +71,7 @@ def wear() -> str:
     rows: list[list[Cell]] = []
     for key, title in {
         "anchor 0, on an H200, stopped after 14 of 20 visits": "the paper's method, seed 1",
+        "anchor 0.003, on an H200, stopped after 13 of 20 visits": "`anchor=0.003`, seed 1",
         "anchor 0.01, on an H200, stopped after 14 of 20 visits": "`anchor=0.01`, seed 1",
         "anchor 0.03, on an H200, stopped after 14 of 20 visits": "`anchor=0.03`, seed 1",
         "anchor 0.3, on an H200, stopped after 12 of 20 visits": "`anchor=0.3`, seed 1",

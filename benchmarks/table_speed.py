@@ -2,7 +2,7 @@
 
 import json
 
-from table_tools import RECORDS, TITLES, Cell, markdown, record, runs, spread, table
+from table_tools import RECORDS, TITLES, VALUES, Cell, markdown, record, runs, spread, table
 
 SPEED = {
     "WRN-16-1, CPU, 2 cores": "speed-cifar10-wrn16x1-cpu",
@@ -35,7 +35,7 @@ def latency() -> str:
     rows = []
     for name, title in {"plain inference": "plain model", "resitta, background": "`background=True`"}.items():
         found = [column["latency"][name] for column in columns]
-        texts = [f"{one_['median']:.2f} / {one_['p99']:.2f}" for one_ in found]
+        texts = [f"{found_['median']:.2f} / {found_['p99']:.2f}" for found_ in found]
         rows.append([f"{title}: median / p99 of a batch of 64 (ms)", *texts])
         rows.append([f"{title}: images/s, one at a time", *(f"{column['batch_1'][name]:,.0f}" for column in columns)])
     return markdown(["H200", "WRN-16-1", "WRN-28-10"], rows)
@@ -102,3 +102,50 @@ def host_memory() -> str:
         most = max(run["host_memory_mb"] for run in found)
         rows.append([f"`{folder}`, {TITLES[method]}, {device}", f"{found[0]['samples']:,}", f"{most:,.0f}"])
     return markdown(["records", "images", "host memory (MB)"], rows)
+
+
+def rate(row: str) -> float:
+    """Images a second of WRN-28-10 on an H200, in batches of 64."""
+    return float(record("speed-cifar10-wrn28x10-h200")["rows"][row]["images_per_second"])
+
+
+def ratio() -> float:
+    """How many predictions an image costs with ResiTTA."""
+    return float(record("speed-cifar10-wrn28x10-h200")["rows"]["resitta, exact"]["ratio"])
+
+
+@table("plan")
+def plan() -> str:
+    """GPUs for 1,000 streams of 5 images a second: arithmetic from the rates."""
+    images, plain, adapting = 5000, rate("plain inference"), rate("resitta, exact")
+    extra = ratio() - 1  # what learning costs, in predictions, with an update every 64 images
+    writer = (
+        f"all share the shift; a writer takes up to {round(adapting, -2):,.0f} images/s, the rest is only predicted"
+    )
+    own, shared = f"{1 + extra:.1f}", f"{1 + extra / 16:.1f}"
+    rows = [
+        ["an adapter per stream", own, f"{images / adapting:.1f}", "1.4 GB", "every stream has a shift of its own"],
+        [
+            "an adapter per 16 streams, `update_every=1024`",
+            shared,
+            f"{images * (1 + extra / 16) / plain:.1f}",
+            "86 MB",
+            "neighbours share the shift; one machine sees their images",
+        ],
+        ["one writer and readers", f"1, {own} in the writer", f"{images / plain:.1f} + 1", "1.4 MB", writer],
+        [
+            "a group of k processes",
+            own,
+            f"{images / adapting:.1f}",
+            "1.4 MB per rank",
+            "images must stay where they are; updates wait for each other",
+        ],
+    ]
+    return markdown(["arrangement", "predictions per image", "GPUs", "state", "when"], rows)
+
+
+VALUES |= {
+    "rate-plain": lambda: f"{rate('plain inference'):,.0f}",
+    "rate-resitta": lambda: f"{rate('resitta, exact'):,.0f}",
+    "rate-ratio": ratio,
+}

@@ -33,8 +33,8 @@ CORRUPTIONS = tuple(
 
 Cell = float | str | None
 TABLES: dict[str, Callable[[], str]] = {}
-VALUES: dict[str, Callable[[], float]] = {}
-"""Single numbers in sentences, each with one digit behind the point."""
+VALUES: dict[str, Callable[[], float | str]] = {}
+"""Single numbers in sentences; those that are no text yet get one digit behind the point."""
 
 
 def table(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import table_errors
 import table_robustness
 import table_speed
-from table_tools import ROOT, TABLES, VALUES
+from table_tools import ROOT, TABLES, VALUES, shown
 
 MARKER = re.compile(r"<!-- (table|file): (\S+) -->\n.*?<!-- /\1 -->", flags=re.DOTALL)
 INLINE = re.compile(
@@ -54,7 +54,7 @@ def filled(text: str) -> str:
     def number(match: re.Match[str]) -> str:
         if match[1] not in VALUES:
             sys.exit(f"no value is called {match[1]!r}; there are {', '.join(sorted(VALUES))}")
-        return f"<!-- value: {match[1]} -->{VALUES[match[1]]():.1f}<!-- /value -->"
+        return f"<!-- value: {match[1]} -->{shown(VALUES[match[1]]())}<!-- /value -->"
 
     return INLINE.sub(number, MARKER.sub(fill, text))
 
