@@ -10,12 +10,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+from resitta import Method, create, list_methods
 from resitta.cli.describe import describe
-from resitta.method import Method
-from resitta.names import METHODS
-from resitta.registry import get_method, list_methods
 
 ROOT = Path(__file__).resolve().parents[1]
+ORDER = ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta")
+"""The order of the paper's tables; further methods follow."""
 FORMULAS = ROOT / "docs" / "methods" / "formulas"
 
 
@@ -44,7 +44,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def names() -> list[str]:
     """All registered methods, in the order of the paper's tables."""
-    return sorted(list_methods(), key=lambda name: (METHODS.index(name) if name in METHODS else len(METHODS), name))
+    return sorted(list_methods(), key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+
+
+def get_method(name: str) -> type[Method]:
+    """The class of a registered method."""
+    return type(create(name))
 
 
 def method_table() -> str:
