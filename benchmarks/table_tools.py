@@ -95,10 +95,10 @@ def shown(cell: Cell, digits: int = 1) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, digits: int = 1) -> str:
-    """A Markdown table; columns of numbers are aligned to the right."""
+    """A Markdown table; columns of numbers are aligned to the right, except for the first, which names the row."""
     cells = [[shown(cell, digits) for cell in row] for row in rows]
     numbers = [all(text.strip("*")[:1] in NUMERIC for text in column) for column in zip(*cells, strict=True)]
-    lines = [head, ["--:" if right else "---" for right in numbers], *cells]
+    lines = [head, ["---", *("--:" if right else "---" for right in numbers[1:])], *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
