@@ -1,4 +1,4 @@
-"""ResiTTA written down without any care for speed. benchmarks/speed.py compares with it, docs/one-file.md explains it.
+"""ResiTTA without any care for speed: benchmarks/speed.py compares with it, docs/methods/one-file.md explains it.
 
 Two full copies of the model, every formula as it stands in the paper, one launch per operation.
 """

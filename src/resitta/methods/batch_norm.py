@@ -20,7 +20,7 @@ class BatchNormAdapt(Method):
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
-        "Robustness under Covariate DomainShiftDetector. 2020."
+        "Robustness under Covariate Shift. 2020."
     )
 
     @property
