@@ -117,6 +117,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_processes_of_a_bench(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for number in range(160):
@@ -151,7 +152,7 @@ def test_ctrl_c_ends_the_processes_of_a_bench(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(bench.pid, signal.SIGKILL)
     assert bench.returncode == 130
-    assert "the same command goes on where it stopped" in shown
+    assert "repeat the command to continue" in shown
     assert "Traceback" not in shown
 
 
