@@ -175,7 +175,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--visits", type=int, default=20)
     parser.add_argument("--per-domain", type=int, default=200, help="images of each corruption in each visit")
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
-    parser.add_argument("--reset-on-shift", type=float, default=None, help="see ResiTTA; for the recurring stream")
+    parser.add_argument(
+        "--reset-on-shift", "--renew", type=float, default=None, help="see ResiTTA; for the recurring stream"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="for the recurring stream")
     parser.add_argument("--cache", type=Path, default=Path("runs/endurance/corrupted"))

@@ -156,7 +156,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--per-domain", type=int, default=1000, help="images of each corruption")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--anchor", type=float, default=0.0, help="see ResiTTA.anchor")
-    parser.add_argument("--reset-on-shift", type=float, default=None, help="see ResiTTA.reset_on_shift")
+    parser.add_argument("--reset-on-shift", "--renew", type=float, default=None, help="see ResiTTA.reset_on_shift")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cache", type=Path, default=Path("runs/faults/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)

@@ -210,6 +210,7 @@ if __name__ == "__main__":
     return path
 
 
+@pytest.mark.slow
 def test_objects_of_a_program_run_in_other_processes(script: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -227,6 +228,7 @@ def test_what_cannot_leave_the_process_is_refused(images: Arrays, model: nn.Modu
         resitta.bench.run(model, images, [ResiTTA(strong_view=lambda batch: batch)], **options)
 
 
+@pytest.mark.slow
 def test_an_interactive_session_is_told_to_use_a_file() -> None:
     code = """
 import numpy as np, resitta.bench

@@ -77,6 +77,7 @@ def no_bar(title: str) -> Progress:
     return lambda done, total: None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_processes_leave_the_same_records(sweep: BenchSpec, jobs: list[Job], measured: Measured) -> None:
     some = jobs[::3]
@@ -112,6 +113,7 @@ class Deadly(Job):
         return os._exit, (9,)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_named(sweep: BenchSpec) -> None:
     engine = Executor(name="processes", workers=1)
     with pytest.raises(WorkerLost, match="a worker process died, perhaps out of memory; use fewer workers"):
@@ -129,6 +131,7 @@ def test_wrong_engines_are_refused(options: dict[str, object], words: str) -> No
         Executor(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_method_of_a_users_file_runs_in_processes(sweep: BenchSpec, measured: Measured) -> None:
     Path("own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
     jobs = [Job(method=create(load_method("own.py:mine")), seed=seed) for seed in (1, 2)]
@@ -150,11 +153,12 @@ def test_a_worker_runs_again_only_what_it_is_told_to(sweep: BenchSpec, jobs: lis
     assert path.stat().st_mtime_ns > stamp
 
 
+@pytest.mark.slow
 def test_a_model_that_differs_in_the_worker_is_refused(sweep: BenchSpec, jobs: list[Job]) -> None:
     Path("mine.py").write_text(
         "import os, torch\nfrom resitta.conformance import tiny_network\ndef make():\n"
         "    torch.manual_seed(os.getpid())\n    net = tiny_network(classes=4)\n"
         "    torch.nn.init.normal_(net[0].weight)\n    return net"
     )
-    with pytest.raises(BadData, match="source, seed 1 is not the run that was asked for: its weights was not the same"):
+    with pytest.raises(BadData, match="source, seed 1 is not the requested run: its weights was not the same"):
         run_jobs(sweep, jobs[:1], executor=Executor(name="processes", workers=1))

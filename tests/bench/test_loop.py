@@ -48,13 +48,6 @@ def test_the_record_describes_the_run(model: nn.Module, stream: Stream) -> None:
     assert 0 <= record.host_memory_mb < 500
 
 
-def test_watch_sees_the_adapter(model: nn.Module, stream: Stream) -> None:
-    seen: list[int] = []
-    adapter = resitta.adapt(model, "source")
-    run_stream(adapter, stream, watch=lambda adapter, done: seen.append(adapter.stats.samples - done))
-    assert seen == [0, 0, 0, 0]
-
-
 @pytest.fixture
 def metrics() -> Metrics:
     collected = Metrics()

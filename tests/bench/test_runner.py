@@ -96,6 +96,7 @@ for record in [bench.record(job) for job in jobs]:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_bench_goes_on_where_it_stopped(tmp_path: Path) -> None:
     def start(out: Path) -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-c", SCRIPT, str(out)], stdout=subprocess.PIPE, text=True)
@@ -181,7 +182,7 @@ def test_a_record_of_another_run_is_not_kept(bench: Bench, tmp_path: Path) -> No
     here = replace(bench, out=tmp_path / "here")
     assert here.keep(job, content) == bench.record(job)
     with pytest.raises(
-        BadData, match=r"source, seed 1 is not the run that was asked for: its weights was not the same"
+        BadData, match=r"source, seed 1 is not the requested run: its weights was not the same"
     ):
         here.keep(job, content | {"weights": "others"})
 

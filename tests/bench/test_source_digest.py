@@ -47,6 +47,7 @@ print(method_source(outer.Mine), model_source("outer:make")["model_source"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["outer.py", "inner.py", "innermost.py"])
 def test_files_beside_it_count_when_it_uses_them(tmp_path: Path, changed: str) -> None:
     (tmp_path / "outer.py").write_text(f"import inner\nfrom torch.nn import Identity as make\n{OWN_METHOD}")

@@ -32,6 +32,7 @@ def run(script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
 
 
+@pytest.mark.slow
 def test_a_testbed_is_made_from_the_public_archive_and_opened(archive: Path, tmp_path: Path) -> None:
     out = tmp_path / "testbeds"
     made = run("testbeds.py", "--source", archive, "--out", out, "--epochs", 2, "--batch-size", 10, "--device", "cpu")
@@ -45,6 +46,7 @@ def test_a_testbed_is_made_from_the_public_archive_and_opened(archive: Path, tmp
     assert f"source, seed 1: {result['clean_error']:.2f} %" in measured.stdout
 
 
+@pytest.mark.slow
 def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "cifar-10-python.tar.gz", "w:gz"):
         pass

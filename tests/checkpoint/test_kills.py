@@ -22,6 +22,7 @@ def kills(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_processes_go_on_where_they_stopped(kills: ModuleType) -> None:
     torch.set_num_threads(1)  # a forked process hangs in OpenMP once its parent has computed in several threads

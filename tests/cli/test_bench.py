@@ -231,6 +231,7 @@ def test_a_kept_record_says_so_and_can_be_replaced(place: Path, capsys: pytest.C
     assert len(list((place / "out").glob("*.json"))) == 2
 
 
+@pytest.mark.slow
 def test_the_example_of_a_method_is_benched_in_other_processes(place: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "own_method.py"
     command = [*BENCH[:-2], "--methods", f"{example}:slow-bn", "--set", "slow-bn.rate=0.2", "--out"]

@@ -72,11 +72,11 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("arguments", "place", "advice"),
     [
-        (["bench", "wrn16x1", "photos"], "resitta.bench.api.run", "the same command goes on"),
-        (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.experiments.reproduce", "the same command goes on"),
-        (["serve", "demo"], "resitta.serve.launch.run_service", "with --state, the same command goes on"),
+        (["bench", "wrn16x1", "photos"], "resitta.bench.api.run", "repeat the command to continue"),
+        (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.experiments.reproduce", "repeat the command"),
+        (["serve", "demo"], "resitta.serve.launch.run_service", "with --state, repeat the command"),
         (["demo"], "resitta.demo.run.run_demo", "the trained network is kept"),
-        (["data", "fetch", "cifar10c"], "resitta.data.download.fetch", "goes on where the download stopped"),
+        (["data", "fetch", "cifar10c"], "resitta.data.download.fetch", "repeat the command to resume the download"),
     ],
 )
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on(
@@ -117,6 +117,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_processes_of_a_bench(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for number in range(160):
@@ -151,7 +152,7 @@ def test_ctrl_c_ends_the_processes_of_a_bench(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(bench.pid, signal.SIGKILL)
     assert bench.returncode == 130
-    assert "the same command goes on where it stopped" in shown
+    assert "repeat the command to continue" in shown
     assert "Traceback" not in shown
 
 

@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[..., Proce
     assert process.stop(signal.SIGINT) == 130
     assert process.process.stderr is not None
     assert process.process.stderr.read() == (
-        "resitta: interrupted; with --state, the same command goes on from the state it kept\n"
+        "resitta: interrupted; with --state, repeat the command to continue from the saved state\n"
     )
     assert start().client.get("/stats").json()["adapter"]["samples"] == 20
 

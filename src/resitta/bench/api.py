@@ -67,7 +67,7 @@ def run(
             `torchvision:NAME`, `package.module:function`, `path/to/file.py:function`.
         images: a path as on the command line, an `ImageSet`, or arrays `(images, labels)`.
         methods: names, `path/to/file.py:name`, "all", or instances such as `methods.ResiTTA(eta=0.05)`.
-        seeds: each makes a stream and a run of its own.
+        seeds: one stream and one run per seed.
         preset, settings: of methods given by name: `{"lr": 1e-3, "resitta.eta": 0.05}`.
         corruptions, severity, order, delta, within_slot, course, visits, per_domain, batch_size, corruption_seed:
             the protocol; see `resitta.bench.protocol.Protocol`. "clean" among the corruptions stands for the images
@@ -81,7 +81,7 @@ def run(
         device: by default that of the module, or the CPU.
         threads: of each run on the CPU. By default torch's own number; one in the workers of an engine.
         engine, workers, address: "processes" or "ray" run several jobs at a time; see `resitta.bench.executors`.
-        progress: makes a progress bar, to be called as `(done, total)`, of a title.
+        progress: takes a title and returns a callback for `(done, total)`.
 
     >>> import numpy as np
     >>> from resitta.conformance import tiny_network

@@ -135,7 +135,7 @@ TOLERANCE = 0.1
 class SourceCheck:
     """Source needs no adaptation: on the public weights and data its row must equal the paper's, cell by cell.
 
-    Holds the cell that lies farthest from the paper's.
+    Holds the cell that differs most from the paper's.
     """
 
     corruption: str

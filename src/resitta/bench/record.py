@@ -213,7 +213,7 @@ class Records(Sequence[RunRecord]):
 
 
 def _date(made: str) -> str:
-    """A time as people write it.
+    """A time in words.
 
     >>> _date("2026-01-31T12:05:07+00:00")
     '2026-01-31 12:05 UTC'

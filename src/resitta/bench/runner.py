@@ -75,7 +75,7 @@ class Bench:
     circumstances: dict[str, Any] = field(default_factory=dict)
     """What explains the runs' speed without changing their numbers, such as other processes on the device."""
     warning: str = ""
-    """What to tell people before and after the runs, such as that the weights are random."""
+    """Printed before and after the runs, such as that the weights are random."""
 
     def path(self, job: Job) -> Path:
         """The file of a job's record; its name holds a digest of all that defines the run."""
@@ -120,20 +120,20 @@ class Bench:
         return load(path)
 
     def keep(self, job: Job, content: dict[str, Any]) -> RunRecord:
-        """Write the content of a record that was made elsewhere, unless it lies here already."""
+        """Write the content of a record that another process made, unless its file is already here."""
         ours, theirs = self.identity(job), identity_in(content) | {"seed": content["seed"]}
         if identity_digest(ours) != identity_digest(theirs):
             differ = [key for key in ours if identity_digest(ours[key]) != identity_digest(theirs.get(key))]
             reason = f"its {', '.join(differ) or 'identity'} was not the same in the worker"
             advice = "give the same command again and leave the files as they are"
-            raise BadData(f"{job.title} is not the run that was asked for: {reason}; {advice}")
+            raise BadData(f"{job.title} is not the requested run: {reason}; {advice}")
         path = self.path(job)
         if not path.exists() or read_json(path) != content:  # the worker's disk is not ours
             write_json(path, content)
         return load(path)
 
     def _comparable(self, job: Job) -> bool:
-        """Whether the code of the method and of the model lies in files that can be compared."""
+        """Whether the method and the model are defined in files, which can be compared."""
         return None not in (job.method_source, self.about.get("model_source", ""))
 
 
@@ -191,7 +191,7 @@ class BenchSpec:
         return self.source if self.source is not None and not by_name else model_source(self.model)
 
     def open(self, progress: Progress | None = None) -> Bench:
-        """Load the model and open the data; clean images are corrupted now, unless they have been before."""
+        """Load the model and open the data; clean images are corrupted now, unless that was done before."""
         device = usable_device(self.device)
         model, about, untrained = self._model(device)
         given = {"size": self.size, "listing": self.listing}
@@ -222,7 +222,7 @@ class BenchSpec:
 def check_classes(model: nn.Module, device: torch.device, images: ImageSet) -> None:
     """Refuse a model whose number of classes is not that of the images, by its logits for one of them.
 
-    With fewer classes in the data most labels would be wrong without a word: the class of an image is the place of its
+    With fewer classes in the data most labels would be silently wrong: the class of an image is the place of its
     folder among the sorted names, so a part of the folders gives other numbers than all of them.
     """
     logits = adapt(model, "source")(images.read([0]).to(device).float() / 255).shape[1]

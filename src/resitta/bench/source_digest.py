@@ -28,7 +28,7 @@ COVERED = ("builtins", "resitta", "torch")
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
-@functools.cache  # a class goes on as it was imported, whatever becomes of its file afterwards
+@functools.cache  # later changes of the file do not change an imported class
 def method_source(cls: type[Method]) -> str | None:
     """Digest the files that define a method: those of its class and of the methods it inherits from.
 

@@ -1,6 +1,6 @@
-"""The file format: a safetensors file whose header holds a seal, the size and SHA-256 of everything around it.
+"""The file format: safetensors, with the size and SHA-256 of the rest of the file in its header (the seal).
 
-A file is verified before anything in it is parsed. It can be opened with any safetensors reader; nothing in it is code.
+Files are verified before they are parsed. Any safetensors reader opens them; they contain no code.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from resitta.errors import BadState, require
 SEAL = re.compile(rb'"seal":"(\d{16})-([0-9a-f]{64})"')
 BLANK = f"{0:016}-{0:064}"
 LENGTH = 8
-"""Bytes at the beginning of a safetensors file that tell the length of its header."""
+"""Bytes at the start of a safetensors file that hold the length of its header."""
 
 
 def seal(document: dict[str, Any]) -> bytearray:
@@ -36,13 +36,13 @@ def seal(document: dict[str, Any]) -> bytearray:
 
 
 def open_seal(data: bytes | bytearray, path: Path) -> dict[str, Any]:
-    """Verify the bytes of a file and return the document in it. `path` is what errors call it."""
+    """Verify the bytes of a file and return its document; errors name `path`."""
     header, load = _verified_header(data, path), require("safetensors.torch", "state").load
     try:
         text = json.loads(header)["__metadata__"]["document"]
         return dict(put_together(json.loads(text), load(bytes(data))))
     except Exception as error:  # the seal keeps accidents out; a file made by hand can hold anything
-        raise BadState(f"{path} is sealed but holds no state ({error}); save it anew") from error
+        raise BadState(f"{path} is sealed but holds no state ({error}); save it again") from error
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _verified_header(data: bytes | bytearray, path: Path) -> bytes:
-    """Return the header of a file in which not one byte is missing, surplus or changed."""
+    """Return the header if no byte of the file is missing, surplus or changed."""
     if data[LENGTH : LENGTH + 1] != b"{":
         raise BadState(f"{path} is not a safetensors file; name one that adapter.save wrote")
     end = LENGTH + int.from_bytes(data[:LENGTH], "little")

@@ -14,10 +14,10 @@ NAME = "writer.lock"
 
 
 class Claim:
-    """Keeps other writers out of a folder until it is released or gone, or until the process ends, however it ends.
+    """An exclusive lock on a folder, held until `release`, garbage collection or the end of the process.
 
-    Writers are services and `Autosave`s, of this process and of others. The file stays behind: who removed it could
-    remove the claim of another. Only its lock counts; the number of the process in it is for people.
+    Writers are services and `Autosave`s, in this process or others. The lock file is never removed, since another
+    process may hold it by then. The process id in it serves messages only.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -45,18 +45,18 @@ class Claim:
             sentence = f"{holder} keeps its state in {folder}; close or stop that one, or choose another folder"
             raise BadSetting(sentence) from None
         except (ImportError, OSError) as error:
-            logger.warning("nothing keeps a second writer out of %s: there are no file locks here (%s)", folder, error)
+            logger.warning("a second writer in %s cannot be excluded: there are no file locks here (%s)", folder, error)
         self._sign(self._file)
 
     def _lock(self, file: int) -> None:
         try:
             lock(file)
         except BlockingIOError:
-            gc.collect()  # an adapter that nobody uses any more may still wait for this, and hold the folder
+            gc.collect()  # an unreachable adapter may still hold the folder
             lock(file)
 
     def _sign(self, file: int) -> None:
-        """Write down who holds the folder; on a full disk nobody gets to know."""
+        """Write the process id; a full disk is no reason to fail."""
         with contextlib.suppress(OSError):
             os.ftruncate(file, 0)
             os.write(file, f"{self._process}\n".encode())
@@ -69,17 +69,17 @@ class Claim:
 
     @property
     def held(self) -> bool:
-        """Whether this process may write to the folder: not after a release, and not in a fork."""
+        """Whether this process may write to the folder; false after `release` and in a fork."""
         return self._file is not None and self._process == os.getpid()
 
     def release(self) -> None:
-        """Let others in; a fork only lets go."""
+        """Unlock the folder; a forked process only closes its copy of the file."""
         if self._file is not None and self.held:
             unlock(self._file)
         self.let_go()
 
     def let_go(self) -> None:
-        """Close the file, which unlocks it when no other process has it open through this one."""
+        """Close the file; that unlocks it unless a forked process has it open."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -89,14 +89,14 @@ class Claim:
 
 
 def lock(file: int) -> None:
-    """Lock an open file, or raise BlockingIOError if it was opened and locked before, by whatever process."""
+    """Lock an open file, or raise BlockingIOError if it is locked, by this process or another."""
     import fcntl  # noqa: PLC0415  (only where there is POSIX)
 
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def unlock(file: int) -> None:
-    """Unlock a file, also for processes that inherited it; where there are no locks there is nothing to do."""
+    """Unlock a file, also for processes that inherited it; without file locks there is nothing to do."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl  # noqa: PLC0415  (only where there is POSIX)
 
@@ -107,7 +107,7 @@ _claims: "weakref.WeakSet[Claim]" = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """Close what a fork has inherited: it would keep the folder locked after the end of its parent."""
+    """Close inherited files: they would keep the folder locked after the parent has ended."""
     for claim in list(_claims):
         claim.let_go()
 

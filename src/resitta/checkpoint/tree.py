@@ -23,7 +23,7 @@ from resitta.errors import BadState
 
 
 def take_apart(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return a JSON value; copies of the tensors go into `tensors`, named after their places, equal ones once."""
+    """Return a JSON value; copies of the tensors are put into `tensors`, named by path, equal ones once."""
     return _take_apart(value, tensors, {}, "")
 
 
@@ -70,7 +70,7 @@ def _put_together(tree: Any, tensors: Mapping[str, Tensor], used: set[str]) -> A
 
 
 def _keep(tensor: Tensor, tensors: dict[str, Tensor], known: dict[Any, str], place: str) -> str:
-    """Store a tensor of its own memory under a name that is not taken; one that is there already, not again."""
+    """Store a copy of a tensor under a free name, equal tensors once; return the name."""
     copied = tensor.detach().to("cpu", copy=True).contiguous()
     content = hashlib.sha256(raw_bytes(copied)).digest()
     key = copied.dtype, copied.shape, content

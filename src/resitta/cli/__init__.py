@@ -1,4 +1,4 @@
-"""The command line. `resitta --help` lists the commands; each has a `--help` of its own."""
+"""The command line. `resitta --help` lists the commands; each has its own `--help`."""
 
 import sys
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from typing import Any
 from resitta.errors import ResittaError, require
 
 GO_ON = {
-    "bench": "finished runs are kept; the same command goes on where it stopped",
-    "reproduce": "finished runs are kept; the same command goes on where it stopped",
-    "corrupt": "what is written is kept; the same command goes on where it stopped",
-    "data": "the same command goes on where the download stopped",
-    "demo": "the trained network is kept; the same command runs the methods again",
-    "serve": "with --state, the same command goes on from the state it kept",
+    "bench": "finished runs are kept; repeat the command to continue",
+    "reproduce": "finished runs are kept; repeat the command to continue",
+    "corrupt": "written files are kept; repeat the command to continue",
+    "data": "repeat the command to resume the download",
+    "demo": "the trained network is kept; repeat the command to run the methods",
+    "serve": "with --state, repeat the command to continue from the saved state",
 }
-"""How to go on after Ctrl-C in a command."""
+"""How to continue a command after Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; trouble that we know of ends with one sentence and exit code 2, not with a traceback."""
+    """Run the command line; a `ResittaError` ends with one sentence and exit code 2, not with a traceback."""
     try:
         build()(arguments, result_action="return_value")
     except ResittaError as error:
@@ -45,7 +45,7 @@ def build() -> Any:
         name="resitta",
         help=resitta.__doc__.partition("\n")[0],
         version=resitta.__version__,
-        suppress_keyboard_interrupt=False,  # `main` says how to go on
+        suppress_keyboard_interrupt=False,  # `main` says how to continue
     )
     commands: list[Any] = [library.demo, library.methods, library.check, library.models]
     commands += [bench.bench, bench.reproduce, bench.report, data.corrupt, serve.serve]

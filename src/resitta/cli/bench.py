@@ -43,11 +43,11 @@ def bench(
     out: Path = Path("runs/bench"),
     running: How = LOCALLY,
 ) -> None:
-    """See which method helps a model of yours on images of yours.
+    """Compare methods on your model and your images.
 
-    Clean images are corrupted first (once; kept in the folder). Finished runs are kept too: the same command after an
-    interruption goes on where it stopped and ends with the same numbers. A method or model of yours that has changed
-    since is run again, and so is everything under another version of this library.
+    Clean images are corrupted first (once; cached in the folder). Finished runs are kept: repeating an interrupted
+    command continues it and gives the same numbers. Runs are repeated if your method, your model or the version of
+    this library has changed.
 
     Examples: resitta bench wrn28x10 CIFAR-10-C --checkpoint Standard.pt, or
     resitta bench my_code.py:make_model photos/ --corruptions clean --methods source resitta --set resitta.eta=0.05
@@ -69,7 +69,7 @@ def bench(
     preset
         The methods' named settings: cifar10, cifar100, imagenet.
     seeds
-        Each seed makes a stream and a run of its own.
+        One stream and one run per seed.
     corruptions
         The domains in their order; "clean" stands for the images as they are.
     severity
@@ -135,9 +135,9 @@ def reproduce(
     out: Path | None = None,
     running: How = LOCALLY,
 ) -> None:
-    """Run a table, the ablation or a sweep of the paper, and put ours beside theirs.
+    """Run a table, the ablation or a sweep of the paper, and compare the results.
 
-    The Source row must equal the paper's on the public weights and data; if it does not, the run says so loudly.
+    The Source row must equal the paper's on the public weights and data; a warning is printed if it does not.
 
     Example: resitta reproduce table1 CIFAR-10-C Standard.pt --seeds 1 2 3 --device cuda
 
@@ -198,10 +198,10 @@ def report(
     title: str = "",
     highlight: str = "",
 ) -> None:
-    """Turn the records of folders into a table or a page.
+    """Make a table or a page from the records in folders.
 
-    Runs are averaged only where nothing but their seed differs; other rows are named by what differs. Below a table
-    stands how its best two rows compare: the mean difference over seeds and domains with a 95 % bootstrap interval.
+    Only runs that differ in nothing but their seed are averaged; rows are named by what differs. Below each table, its
+    best two rows are compared: the mean difference over seeds and domains with a 95 % bootstrap interval.
 
     Examples: resitta report runs/bench --format latex, or
     resitta report runs/before runs/after
@@ -209,9 +209,9 @@ def report(
     Parameters
     ----------
     folder
-        Where a bench, a reproduction or the demo has put its records.
+        The --out folder of bench, reproduce or demo.
     folders
-        More of them, to stand beside the first. Rows that differ in nothing readable are named by their folders.
+        Further folders to compare with. Rows that differ in nothing readable are named by their folders.
     form
         text, markdown, csv and latex are printed; html is written to FOLDER/index.html (of several folders, to
         compared.html in the first).

@@ -17,14 +17,14 @@ def corrupt(
     seed: int = 0,
     device: str = "cpu",
 ) -> None:
-    """Corrupt images of yours at severities 1 to 5 and write them as the public sets are laid out.
+    """Corrupt your images at severities 1 to 5 and write them in the layout of the public sets.
 
     Parameters
     ----------
     data
         CIFAR batches, or a folder or zip of class/image files.
     out
-        The folder to write to; what is already there is kept.
+        The folder to write to; existing files are kept.
     layout
         arrays: one NAME.npy per corruption and labels.npy, as CIFAR-C; folders: NAME/SEVERITY/CLASS/IMAGE.JPEG, as
         ImageNet-C.
@@ -33,7 +33,7 @@ def corrupt(
     size
         Resize and crop images of a folder or zip to this side.
     seed
-        The same image with the same seed is corrupted in the same way, alone or among others.
+        Fixes the corruption of each image, independent of the other images.
     device
         cpu, cuda, ...
     """
@@ -57,7 +57,7 @@ def corrupt(
 
 
 def fetch(name: Literal["cifar10c", "cifar100c", "imagenetc"], *, root: Path = Path("data")) -> None:
-    """Download a public corrupted set, verify it, unpack it. An interrupted download goes on where it stopped.
+    """Download a public corrupted set, verify and unpack it. An interrupted download is resumed.
 
     Parameters
     ----------

@@ -19,10 +19,10 @@ def demo(
     fast: bool = False,
     retrain: bool = False,
 ) -> None:
-    """See a real model recover: handwritten digits, 15 corruptions one after the other, five methods, one page.
+    """Compare five methods on handwritten digits under 15 corruptions; needs no data.
 
-    Trains a small BatchNorm network on clean digits (once; it is cached), then lets a corrupted, temporally correlated
-    stream pass through Source, BN, TENT, RoTTA and ResiTTA, prints the errors and writes a page with figures.
+    Trains a small BatchNorm network on clean digits (once; it is cached), runs Source, BN, TENT, RoTTA and ResiTTA on
+    a corrupted, temporally correlated stream, prints the errors and writes a page with figures.
 
     Parameters
     ----------
@@ -31,11 +31,11 @@ def demo(
     seed
         Fixes the stream's order and all randomness of the methods.
     samples
-        Images per corruption (default 3000). With only a few hundred the statistics have no time to follow.
+        Images per corruption (default 3000). A few hundred are too few for the statistics to adapt.
     fast
-        Take 300 images per corruption: to see that everything works, not to compare methods.
+        Use 300 images per corruption: a quick test, no comparison of methods.
     retrain
-        Train the source network anew even if a cached one is there.
+        Train the source network even if one is cached.
     """
     from resitta.cli.terminal import bars, console, say  # noqa: PLC0415
     from resitta.demo import run as painted_digits  # noqa: PLC0415  (needs the extra `demo`)

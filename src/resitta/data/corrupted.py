@@ -36,7 +36,7 @@ class Subset:
         return len(self._indices)
 
     def read(self, indices: Sequence[int] | NDArray[np.integer[Any]]) -> torch.Tensor:
-        """Return the images asked for, in that order."""
+        """Return images by index, in the given order."""
         return self._images.read(self._indices[np.asarray(indices)])
 
 
@@ -58,7 +58,7 @@ def corrupted(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> ArrayImages:
-    """Return the images under a corruption; made when first asked for, on the device, some at a time."""
+    """Return the images under a corruption; made on first use, on the device, chunk by chunk."""
     path = folder / f"{full_name(name)}-{severity}-{seed}-{fingerprint(images)}.npy"
     if not path.exists():
         _make(images, name, severity, path, seed=seed, device=device, progress=progress)
@@ -67,7 +67,7 @@ def corrupted(
     try:
         pixels = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read ({error}); remove it, and it is made anew") from error
+        raise BadData(f"{path} cannot be read ({error}); remove it to have it made again") from error
     return ArrayImages(pixels, images.labels, classes=images.classes, origin=str(path))
 
 

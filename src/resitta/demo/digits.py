@@ -48,7 +48,7 @@ def load_digits() -> Digits:
 
 
 def painted(ink: Tensor, generator: torch.Generator) -> Tensor:
-    """Paint each digit in a colour of its own, darker or lighter than its paper, in [0, 1]."""
+    """Paint each digit in a random colour, darker or lighter than its paper, in [0, 1]."""
     n = len(ink)
     shades = torch.rand(n, 3, 2, 2, generator=generator) * 0.4 + torch.rand(n, 1, 1, 1, generator=generator) * 0.6
     grain = torch.randn(n, 3, SIDE // 2, SIDE // 2, generator=generator) * 0.08
@@ -71,7 +71,7 @@ def digit_network(width: int = 8) -> nn.Module:
 
 
 def train(digits: Digits, progress: Callable[[int, int], None] | None = None, *, seed: int = 0) -> nn.Module:
-    """Train a network on clean, slightly moved and turned digits, painted anew in every batch."""
+    """Train a network on clean, slightly translated and rotated digits, with new colours in every batch."""
     labels = torch.from_numpy(digits.train_labels)
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -112,7 +112,7 @@ def cached_network() -> nn.Module | None:
     network = digit_network()
     try:
         network.load_state_dict(torch.load(cache_file(), weights_only=True))
-    except Exception:  # whatever is wrong with a cache, the remedy is to make it anew
+    except Exception:  # a cache that cannot be read is made again
         return None
     return network.eval()
 

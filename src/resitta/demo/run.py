@@ -24,15 +24,15 @@ METHODS = ("source", "bn", "tent", "rotta", "resitta")
 SEVERITY = 5
 SAMPLES, FAST_SAMPLES = 3000, 300
 
-INTRO = """A small network was trained on clean handwritten digits. Then a stream arrives: {count} corruptions one after
-the other, nothing marks the borders, and neighbouring images mostly show the same digit. No label is ever shown to a
-method; each has to keep the network accurate from the images alone.
+INTRO = """A small network was trained on clean handwritten digits. The stream has {count} corruptions in sequence, no
+domain labels, and temporally correlated classes: neighbouring images mostly show the same digit. The methods see no
+labels; they adapt to the images alone.
 
 BN and TENT normalise by the batch at hand, which holds few classes on such a stream. RoTTA and ResiTTA keep a balanced
 memory and move the statistics slowly; ResiTTA also pulls them toward the source."""
 
-FEW = """{samples} images per corruption instead of {usual}: the statistics have little time to follow, and the errors
-are not those of the README. Plain `resitta demo` compares the methods."""
+FEW = """{samples} images per corruption instead of {usual} are few for the statistics to adapt, and the errors are
+not those of the README. Plain `resitta demo` compares the methods."""
 
 
 def run_demo(
@@ -73,7 +73,7 @@ def source_network(digits: Digits, progress: Progress, *, retrain: bool) -> nn.M
 
 def corrupted_stream(digits: Digits, samples: int, seed: int, progress: Progress) -> Stream:
     """All corruptions, one after the other, each in a temporally correlated order (PTTA)."""
-    # A digit that returns under one corruption is painted anew, so that no image comes twice.
+    # A digit that recurs under a corruption is painted again, so that no two images are equal.
     copies = math.ceil(samples / len(digits.test))
     clean = painted(digits.test.repeat(copies, 1, 1, 1)[:samples], torch.Generator().manual_seed(seed))
     labels = np.tile(digits.test_labels, copies)[:samples]

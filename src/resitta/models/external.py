@@ -1,7 +1,7 @@
 """Models from elsewhere: timm, torchvision, or a function of the user's own.
 
-timm and torchvision are imported only when a model of theirs is asked for. Their models expect normalised
-images; they come back wrapped in `Normalised`, so that they take images in [0, 1] like all others.
+timm and torchvision are imported on first use. Their models expect normalised images; they are wrapped in
+`Normalised`, so that they take images in [0, 1] like all others.
 """
 
 import importlib

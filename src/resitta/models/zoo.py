@@ -56,7 +56,7 @@ def list_models() -> list[str]:
 def create(name: str, checkpoint: str | Path | None = None, /, **options: object) -> nn.Module:
     """Build a model that takes images in [0, 1], load its checkpoint, and return it in eval mode.
 
-    `name` is one of `list_models()`, `timm:NAME`, `torchvision:NAME`, or a function of yours that returns
+    `name` is one of `list_models()`, `timm:NAME`, `torchvision:NAME`, or a function that returns
     a model: `package.module:function` or `path/to/file.py:function`. The options go to whatever builds it.
 
     >>> create("wrn16x1", classes=7).fc.out_features

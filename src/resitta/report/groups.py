@@ -96,7 +96,7 @@ def _by_folder(members: Sequence[RunRecord], one: RunRecord, two: RunRecord) -> 
         found = f"{one.average:.2f} % and {two.average:.2f} %"
         raise BadData(
             f"two runs of {title_of(one)} with seed {one.seed} differ in nothing that defines them but in their errors "
-            f"({found}); remove one, or give each run a seed of its own"
+            f"({found}); remove one, or give each run another seed"
         )
     return [group for part in parts.values() for group in _consistent(part)]
 

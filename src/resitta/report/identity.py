@@ -164,7 +164,7 @@ def _listed(key: str, known: Sequence[dict[str, Any]]) -> bool:
 
 
 def _text(fact: Fact) -> str:
-    """A fact in words.
+    """A fact as text.
 
     >>> [_text(f) for f in (("settings.eta", 0.05), ("protocol.severity", 3), ("untrained", True), ("folder", "runs"))]
     ['eta=0.05', 'severity 3', 'untrained', 'runs']

@@ -42,7 +42,7 @@ def notes(groups: Sequence[Group], paper: Mapping[str, PaperRow]) -> tuple[str, 
 
 
 def obstacles(run: RunRecord, dataset: str, *, settings: bool = True, model: bool = True) -> list[str]:
-    """What keeps a run from being compared with the paper's numbers on a data set, in words; nothing if it can be.
+    """Why a run cannot be compared with the paper's numbers on a data set; empty if it can.
 
     `settings` and `model`: whether those have to be the paper's; in a sweep they need not.
     """

@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def basis(self) -> str:
-        """What the interval rests on, in words."""
+        """The sample behind the interval, as text."""
         seeds = f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         return f"{self.domains} domain{'s' * (self.domains > 1)}, {seeds}"
 

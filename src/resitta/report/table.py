@@ -99,7 +99,7 @@ def error_table(runs: Sequence[RunRecord], *, paper: Mapping[str, PaperRow] | No
     """Tabulate runs of several methods and seeds, optionally beside a main table of the paper.
 
     Only runs that differ in nothing but their seed are averaged; see `grouped`. The paper's numbers stand beside rows
-    with the paper's protocol, network and settings; notes say why other rows have none. When domains come back, a
+    with the paper's protocol, network and settings; notes say why other rows have none. When domains recur, a
     column is a visit: the mean error over all domains on their first visit, their second, ...
     """
     return table_of(grouped(runs), paper=paper)

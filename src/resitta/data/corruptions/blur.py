@@ -69,7 +69,7 @@ def scatter_pixels(x: Tensor, draws: Draws, reach: int) -> Tensor:
     """Replace pixels one after the other, last first, by a pixel at most `reach` steps away.
 
     (The scripts of the public sets set out to swap the two, but their views of one array overwrite the first.)
-    A pixel taken from further on has been replaced before, so it hands on what *it* took: a chain, which ends
+    A pixel taken from further on has been replaced before, so it passes on what *it* took: a chain, which ends
     at a pixel not yet replaced. All chains are followed at once, in steps of 1, 2, 4, … links.
     """
     n, channels, height, width = x.shape

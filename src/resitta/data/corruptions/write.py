@@ -1,7 +1,7 @@
 """Write corrupted sets to disk in the layouts of the public ones, so that any reader of those reads these.
 
 Files are written atomically. Existing files are kept, so repeating an interrupted call completes it; delete a file to
-have it made anew.
+have it made again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -32,7 +32,7 @@ class ImageSet(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, indices: Indices) -> Tensor:
-        """Return the images asked for, in that order, as uint8 N×3×H×W."""
+        """Return images by index, in the given order, as uint8 N×3×H×W."""
 
 
 def checked_indices(indices: Indices, length: int, origin: str) -> Labels:
@@ -119,7 +119,7 @@ class ArrayImages:
         return len(self._pixels)
 
     def read(self, indices: Indices) -> Tensor:
-        """Copy the images asked for, in that order, as uint8 N×3×H×W."""
+        """Copy images by index, in the given order, as uint8 N×3×H×W."""
         pixels = self._pixels[checked_indices(indices, len(self), self._origin)]
         if pixels.dtype.kind == "f":
             pixels = np.rint(pixels * 255)

@@ -113,7 +113,7 @@ MOST_AT_ONCE = 1 << 31
 class FileImages:
     """Encoded images under names; `load(name)` gives the bytes of one.
 
-    Only the images asked for are ever in memory. All must come out equally large: give `size` to scale and
+    Only the requested images are in memory. All must have one size after decoding: give `size` to scale and
     crop them, or None when they are stored that way.
     """
 
@@ -135,7 +135,7 @@ class FileImages:
         return len(self._names)
 
     def read(self, indices: Indices) -> Tensor:
-        """Decode the images asked for, in that order, to uint8 N×3×H×W."""
+        """Decode images by index, in the given order, to uint8 N×3×H×W."""
         chosen = checked_indices(indices, len(self), self._origin)
         total = len(chosen) * int(np.prod(self._shape))
         if total > MOST_AT_ONCE:

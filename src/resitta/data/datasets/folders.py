@@ -40,7 +40,7 @@ def class_folders(root: Path) -> list[str]:
     with os.scandir(root) as entries:
         names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
     if not names:
-        raise BadData(f"{root} has no class folders; images must lie in one subfolder per class.")
+        raise BadData(f"{root} has no class folders; put images into one subfolder per class.")
     return names
 
 

@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 29
 MOST_STEPS = 1_000_000
 """The public batches have four instructions per image, and at most 50,000 images."""
 DEEPEST = 16
-"""How many lists and dicts may be open at once, and tuples lie in tuples; the public batches have four at most."""
+"""How deep lists, dicts and tuples may nest; the public batches nest four deep at most."""
 
 
 class Unreadable(Exception):
@@ -123,7 +123,7 @@ class Machine:
 
     def name(self, module: Any, name: Any) -> None:
         """Put the stand-in for a name on the stack."""
-        if not (isinstance(module, str) and isinstance(name, str)):  # hashed or printed, others could take for ever
+        if not (isinstance(module, str) and isinstance(name, str)):  # hashing or printing anything else may never end
             raise Unreadable("it asks for a name that is no string")
         if (module, name) not in KNOWN:
             raise Unreadable(f"it asks for {module:.80}.{name:.80}, which no CIFAR file needs")

@@ -86,7 +86,7 @@ def fetch(
 ) -> Path:
     """Bring a data set (`cifar10c`, `cifar100c` or `imagenetc`) to a folder under `root`; return that folder.
 
-    What is already there is not fetched again. A download that was interrupted goes on where it stopped. An
+    What is already there is not fetched again. An interrupted download is resumed. An
     archive is unpacked only after its md5 has been found right, and removed afterwards. `progress` is called
     with (done, total) bytes of the archive under way; `base_url` is a mirror that holds the same files.
 
@@ -114,7 +114,7 @@ def fetch(
 
 
 def _obtain(archive: Archive, path: Path, url: str, progress: Progress | None, patience: Patience) -> None:
-    """See that the right archive lies at `path`: the one that is there already, or a fresh download."""
+    """Make sure that the right archive is at `path`, by downloading it if it is not there."""
     if path.exists():
         if _md5(path) != archive.md5:
             raise BadData(f"{path} has not the md5 {archive.md5}; delete it and fetch it again.")

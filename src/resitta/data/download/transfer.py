@@ -135,7 +135,7 @@ class _Transfer:
         raise _Interrupted("the file on the server is not the one that was begun")
 
     def _check_size(self, size: int) -> None:
-        """Refuse a file that is too large, and let go of what was taken for the beginning of the right one."""
+        """Refuse a file that is too large, and delete its part."""
         if size > self._most:
             self._part.unlink(missing_ok=True)
             found = f"{size:,} bytes or more, at most {self._most:,} were expected"
