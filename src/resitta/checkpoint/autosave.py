@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-
 from torch import Tensor
 
 from resitta.checkpoint.io import StatePath, read_document

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from resitta._deprecated import rename
 from resitta.checkpoint.atomic_write import write_atomically
 from resitta.checkpoint.format import read, seal
 from resitta.checkpoint.values import check_values
 from resitta.errors import BadState
-from resitta.method import AdapterLike
+from resitta.method import AdapterLike, get_method, list_methods
 from resitta.monitor.guard import load_guard
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,13 @@ def read_document(path: StatePath) -> dict[str, Any]:
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
     if wrong:
         raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
+    document["settings"] = _renamed(document["method"], document["settings"])
     return document
+
+
+def _renamed(method: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by their present names; of a method that is not known here, as they are."""
+    return rename(settings, get_method(method).renamed, quietly=True) if method in list_methods() else settings
 
 
 def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath) -> None:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from resitta.adapter import Options
 from resitta.bench.paper import DATASETS, PAPER, PaperRow
 from resitta.bench.presets import TASKS
 from resitta.bench.record import RunRecord, settings_of
 from resitta.errors import BadData, UnknownName
 from resitta.method import create
-from resitta.options import Options
 from resitta.report.groups import Group
 
 IMAGES = {"cifar10": 10_000, "cifar100": 10_000, "imagenet": 5_000}
