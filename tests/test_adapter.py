@@ -782,7 +782,7 @@ def test_frozen_batchnorm_does_where_none_is_needed() -> None:
 @pytest.mark.parametrize("method", ["resitta", "rotta", "note"])
 def test_learning_from_predictions_made_elsewhere_is_learning_from_calls(model: nn.Module, method: str) -> None:
     called, told = resitta.adapt(model, method), resitta.adapt(model, method)
-    for batch in images(200).split(30):
+    for batch in torch.split(images(200), 30):
         with told.paused():
             logits = told(batch)
         told.learn_from(batch, logits)

@@ -280,7 +280,7 @@ class LearnsTwice(Undeclared):
     learns_from_predictions = True
 
     def learn_from(self, images: Tensor, logits: Tensor) -> None:
-        self.updates += 1 + len(logits.unique())
+        self.updates += 1 + int(logits.numel())
         self.updates *= int(torch.is_grad_enabled()) + id(self) % 1009
 
 
