@@ -1,7 +1,7 @@
-"""Which models a method takes, and what to do about the others."""
-
 import copy
+import dataclasses
 import gc
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import resitta
-from resitta.adapter import Adapter
+from resitta.adapter import Adapter, Options
 from resitta.checkpoint.tree import same
 from resitta.errors import (
     BadImages,
@@ -768,3 +768,97 @@ def test_frozen_batchnorm_is_refused_with_the_way_to_thaw_it(method: str) -> Non
 
 def test_frozen_batchnorm_does_where_none_is_needed() -> None:
     assert resitta.adapt(network(FrozenBatchNorm2d), "source")(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("method", ["resitta", "rotta", "note"])
+def test_learning_from_predictions_made_elsewhere_is_learning_from_calls(model: nn.Module, method: str) -> None:
+    called, told = resitta.adapt(model, method), resitta.adapt(model, method)
+    for batch in torch.split(images(200), 30):
+        with told.paused():
+            logits = told(batch)
+        told.learn_from(batch, logits)
+        assert torch.equal(called(batch), logits)
+    assert same(called.state_dict(), told.state_dict())
+    assert told.stats == called.stats
+
+
+@pytest.mark.parametrize("method", ["source", "bn", "tent", "pl", "cotta", "lame"])
+def test_methods_that_need_their_own_predictions_say_so(model: nn.Module, method: str) -> None:
+    adapter = resitta.adapt(model, method)
+    with pytest.raises(BadSetting, match=f"{method} learns only from what it predicts itself; call the adapter"):
+        adapter.learn_from(images(8), torch.zeros(8, 5))
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        ([[0.0, 1.0]], "found list"),
+        (torch.zeros(8), r"found torch.float32 of shape \(8,\)"),
+        (torch.zeros(8, 5, dtype=torch.int64), "found torch.int64"),
+        (torch.zeros(7, 5), "must be 8×classes for these images, found 7×5"),
+        (torch.zeros(8, 5, device="meta"), "logits are on meta, images on cpu"),
+    ],
+)
+def test_logits_that_do_not_belong_to_the_images_are_refused(model: nn.Module, logits: Any, message: str) -> None:
+    adapter = resitta.adapt(model)
+    before = adapter.state_dict()
+    with pytest.raises(BadOutput, match=message):
+        adapter.learn_from(images(8), logits)
+    assert same(before, adapter.state_dict())
+
+
+def test_logits_of_other_classes_are_refused(model: nn.Module) -> None:
+    adapter = resitta.adapt(model)
+    adapter(images(8))
+    with pytest.raises(BadOutput, match="must be 8×5 for these images, found 8×7"):
+        adapter.learn_from(images(8), torch.zeros(8, 7))
+
+
+def test_learn_from_checks_images_pauses_and_calls_callbacks(model: nn.Module) -> None:
+    seen: list[int] = []
+
+    class Counter(resitta.Callback):
+        def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+            seen.append(len(images))
+
+    adapter = resitta.adapt(model, non_finite="skip")
+    adapter.add_callback(Counter())
+    batch, logits = images(8), torch.randn(8, 5)
+    with pytest.raises(BadImages, match="divide by 255"):
+        adapter.learn_from(255 * batch, logits)
+    with adapter.paused():
+        adapter.learn_from(batch, logits)
+    assert (seen, adapter.samples) == ([], 0)
+    batch[3] = torch.nan
+    with torch.inference_mode():
+        adapter.learn_from(batch, logits.clone())
+    assert (seen, adapter.samples) == ([7], 7)
+
+
+def test_learn_from_is_all_or_nothing(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = resitta.adapt(model)
+    adapter(images(40))
+    before = adapter.state_dict()
+    monkeypatch.setattr(adapter.learner.networks, "move_teacher", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        adapter.learn_from(images(40), torch.randn(40, 5))
+    assert same(before, adapter.state_dict())
+
+
+def test_a_background_adapter_learns_from_predictions_in_its_thread(model: nn.Module) -> None:
+    adapter = resitta.adapt(model, background=True)
+    adapter.learn_from(images(64), torch.randn(64, 5))
+    adapter.sync()
+    assert (adapter.stats.samples, adapter.stats.updates) == (64, 1)
+
+
+def test_the_options_of_adapt_are_those_of_the_record() -> None:
+    signature = inspect.signature(resitta.adapt).parameters
+    for field in dataclasses.fields(Options):
+        parameter = signature[field.name]
+        assert (parameter.default, parameter.kind) == (field.default, inspect.Parameter.KEYWORD_ONLY)
+        assert parameter.annotation == field.type
+        assert f"        {field.name}: " in str(resitta.adapt.__doc__)
+    assert set(signature) - {field.name for field in dataclasses.fields(Options)} == {
+        *("model", "method", "preset", "settings"),
+    }

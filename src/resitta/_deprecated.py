@@ -1,11 +1,12 @@
 """Names and modules of resitta before 0.1: they work for one release, with a warning that names the new one."""
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -26,10 +27,17 @@ MODULES = {
 }
 """Modules and packages, each with all that is in it under its present name."""
 
+_NOT_THE_USER = {"resitta", "importlib", "abc"}
+
 
 def warn(old: str, new: str) -> None:
-    """Say once per place that `old` is called `new` now."""
-    warnings.warn(f"{old} is now {new}; the old name will be removed in 0.2", DeprecationWarning, stacklevel=4)
+    """Warn, at the line of the user's code that has it, that `old` is called `new` now."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USER:
+        frame = frame.f_back
+    place, seen = frame.f_globals.get("__name__", "<unknown>"), frame.f_globals.setdefault("__warningregistry__", {})
+    message = f"{old} is now {new}; the old name will be removed in 0.2"
+    warnings.warn_explicit(message, DeprecationWarning, frame.f_code.co_filename, frame.f_lineno, place, seen)
 
 
 def find(name: str) -> Any:
@@ -39,6 +47,28 @@ def find(name: str) -> Any:
     if new == "resitta.Callback":
         return importlib.import_module("resitta.monitor.callbacks").Callback
     return importlib.import_module(new)
+
+
+def rename(values: Mapping[str, Any], names: Mapping[str, str], *, quietly: bool = False) -> dict[str, Any]:
+    """Return values by their new names; `names` maps old ones to these.
+
+    >>> rename({"renew": 2, "lr": 0.1}, {"renew": "reset_on_shift"}, quietly=True)
+    {'reset_on_shift': 2, 'lr': 0.1}
+    """
+    for old in names.keys() & values.keys() if not quietly else ():
+        warn(f"the setting {old}", names[old])
+    return {names.get(name, name): value for name, value in values.items()}
+
+
+def rename_settings(cls: type, names: Mapping[str, str]) -> None:
+    """Let a dataclass be made with the old names of its settings, too."""
+    init: Callable[..., None] = vars(cls)["__init__"]
+
+    @functools.wraps(init)
+    def renaming(self: Any, **settings: Any) -> None:
+        init(self, **rename(settings, names))
+
+    setattr(cls, "__init__", renaming)  # noqa: B010  (mypy would refuse the assignment)
 
 
 def rename_methods(cls: type, **names: str) -> None:

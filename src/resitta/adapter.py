@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from resitta._deprecated import warn
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.checkpoint import io as store
 from resitta.checkpoint.autosave import newest_state
@@ -336,6 +337,11 @@ class Adapter(nn.Module):
         if not isinstance(callback, Callback):
             raise BadSetting(f"a callback derives from resitta.Callback, found a {type(callback).__name__}")
         self.callbacks.append(callback)
+
+    def watch(self, callback: Callback) -> None:
+        """Do what `add_callback` does, under its old name."""
+        warn("adapter.watch", "adapter.add_callback")
+        self.add_callback(callback)
 
     def listen(self, callback: EventHandler) -> None:
         """Call a function with each event: `Updated`, `GuardFired`, … (see `resitta.events`)."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, Union, cast,
 import torch
 from torch import Tensor, nn
 
-from resitta._deprecated import rename_methods
+from resitta._deprecated import rename, rename_methods, rename_settings
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadSetting, UnknownName, near
 from resitta.memory.memory import Memory
@@ -73,6 +73,8 @@ class Learner(nn.Module, ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "absorb" in vars(cls):
+            cls.learns_from_predictions = True
         rename_methods(cls, absorb="learn_from", deployed="exportable_network")
 
     def __init__(self) -> None:
@@ -136,6 +138,8 @@ class Method(ABC):
     """The name in tables and on pages, such as "ResiTTA". It is not inherited; without one, `name` is printed."""
     needs: ClassVar[Needs] = "running_statistics"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Old names of settings and their new ones; the old ones work for one release, with a warning."""
     paper: ClassVar[str] = ""
     """The publication to cite, as `resitta methods NAME` shows it."""
 
@@ -210,6 +214,8 @@ def register(name: str) -> Callable[[M], M]:
             raise BadSetting(f"the name {name!r} belongs to {_methods[name].__qualname__}; choose another")
         cls.name = name
         _methods[name] = cls
+        if "renamed" in vars(cls):
+            rename_settings(cls, cls.renamed)
         return cls
 
     return decorate
@@ -240,7 +246,7 @@ def create(method: str | Method, *, preset: str | None = None, **settings: Any) 
         raise BadSetting(f"a method is a name or an instance such as methods.Tent(), found a {type(method).__name__}")
     cls = get_method(method) if isinstance(method, str) else type(method)
     values = {} if preset is None else dict(_preset(cls, preset))
-    values.update(settings)
+    values.update(rename(settings, cls.renamed))
     known = [field.name for field in dataclasses.fields(cls)]
     for key in values:
         if key not in known:

@@ -261,3 +261,43 @@ def test_a_method_without_the_decorator_is_told_so() -> None:
 
     with pytest.raises(NonConformant, match=r"decorate Undecorated with @dataclass\(frozen=True, kw_only=True\)"):
         resitta.check_method(Undecorated())
+
+
+class Undeclared(TentLearner):
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
+        self.learn(images)
+
+
+class DeclaredInVain(TentLearner):
+    learns_from_predictions = True
+
+
+class SaysItDoesNotLearn(TentLearner):
+    learns = False
+
+
+class LearnsTwice(Undeclared):
+    learns_from_predictions = True
+
+    def learn_from(self, images: Tensor, logits: Tensor) -> None:
+        self.updates += 1 + int(logits.numel())
+        self.updates *= int(torch.is_grad_enabled()) + id(self) % 1009
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Undeclared, r"Undeclared writes learn_from\(\); declare learns_from_predictions = True"),
+        (DeclaredInVain, r"DeclaredInVain declares learns_from_predictions = True, but does not write learn_from\(\)"),
+        (SaysItDoesNotLearn, "SaysItDoesNotLearn learns; do not declare learns = False"),
+        (LearnsTwice, r"learn_from\(\) with the logits of predict\(\) does not learn what a call learns"),
+    ],
+)
+def test_what_a_learner_learns_from_is_declared(kind: type[TentLearner], message: str) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Declaring(Tent):
+        def start(self, network: Network, generator: torch.Generator) -> Learner:
+            return kind(self, network)
+
+    with pytest.raises(NonConformant, match=f"capabilities_are_declared: {message}"):
+        resitta.check_method(Declaring())

@@ -205,7 +205,7 @@ def by_method(settings: Mapping[str, Any], methods: Sequence[str]) -> dict[str, 
     >>> by_method({"lr": 0.01, "resitta.eta": 0.05}, ["tent", "resitta"])
     {'tent': {'lr': 0.01}, 'resitta': {'lr': 0.01, 'eta': 0.05}}
     """
-    known = {name: [field.name for field in fields(get_method(name))] for name in methods}
+    known = {name: [*(field.name for field in fields(get_method(name))), *get_method(name).renamed] for name in methods}
     found: dict[str, dict[str, Any]] = {name: {} for name in methods}
     for place, value in settings.items():
         method, _, key = place.rpartition(".")

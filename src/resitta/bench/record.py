@@ -126,7 +126,7 @@ def load(path: Path) -> RunRecord:
         if found > FORMAT:
             raise BadData(f"{path} has format {found}, this version reads up to {FORMAT}; upgrade resitta")
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content["run"].items()}
-        values["settings"] = io.renamed(values["settings"])
+        values["settings"] = io.present_names(values["method"], values["settings"])
         return RunRecord(**values, identity=identity_in(content), made=content.get("made", ""))
     except (KeyError, TypeError) as error:
         raise BadData(f"{path} is no record of a run ({error}); remove it and run again") from error

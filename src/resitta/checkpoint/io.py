@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from resitta._deprecated import rename
 from resitta.checkpoint.atomic_write import write_atomically
 from resitta.checkpoint.format import read, seal
 from resitta.checkpoint.values import check_values
 from resitta.errors import BadState
-from resitta.method import AdapterLike
+from resitta.method import AdapterLike, get_method, list_methods
 from resitta.monitor.guard import load_guard
 
 logger = logging.getLogger(__name__)
@@ -22,8 +23,6 @@ OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "backgrou
 """The options that are saved as they are."""
 KEPT = ("seed", "precision", "non_finite", "guard")
 """The options that an adapter keeps when it restores the file of another."""
-RENAMED = {"renew": "reset_on_shift"}
-"""Settings of methods that older files and records have under another name."""
 
 
 def save(adapter: AdapterLike, path: StatePath) -> None:
@@ -116,7 +115,7 @@ def read_document(path: StatePath) -> dict[str, Any]:
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
     if wrong:
         raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
-    return document | {"settings": renamed(document["settings"])}
+    return document | {"settings": present_names(document["method"], document["settings"])}
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
@@ -129,13 +128,13 @@ def settings_of(settings: Any) -> dict[str, Any]:
     return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
 
 
-def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under the names of this version.
+def present_names(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an older file by their present names; those of a method that is not known here stay as they are.
 
-    >>> renamed({"renew": 2.0, "lr": 0.1})
+    >>> present_names("resitta", {"renew": 2.0, "lr": 0.1})
     {'reset_on_shift': 2.0, 'lr': 0.1}
     """
-    return {RENAMED.get(name, name): value for name, value in settings.items()}
+    return rename(settings, get_method(method).renamed, quietly=True) if method in list_methods() else dict(settings)
 
 
 def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath) -> None:

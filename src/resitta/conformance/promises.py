@@ -17,7 +17,7 @@ from resitta.checkpoint.tree import same, take_apart
 from resitta.conformance.held import held, lost
 from resitta.conformance.subject import Subject
 from resitta.errors import BadImages, BadState, NonConformant, NotExportable
-from resitta.method import create
+from resitta.method import Learner, create
 from resitta.norm.bn_layers import bn_layers
 from resitta.training.network import Network
 
@@ -33,6 +33,31 @@ def settings_are_frozen_keywords(subject: Subject) -> None:
     expect(all(field.kw_only for field in dataclasses.fields(cls)), f"its settings must be keyword-only; {advice}")
     for preset in cls.presets:
         create(subject.method, preset=preset)
+
+
+def capabilities_are_declared(subject: Subject) -> None:
+    """`learns` and `learns_from_predictions` of a learner say what it does."""
+    adapter, told = subject.adapter(), subject.adapter()
+    cls, before = type(adapter.learner), copy.deepcopy(adapter.learner.state_dict())
+    if cls.learn_from is not Learner.learn_from:
+        expect(
+            cls.learns_from_predictions, f"{cls.__name__} writes learn_from(); declare learns_from_predictions = True"
+        )
+    elif cls.learns_from_predictions:
+        raise NonConformant(f"{cls.__name__} declares learns_from_predictions = True, but does not write learn_from()")
+    for batch in torch.split(subject.images(200), 50):
+        adapter(batch)
+        adapter.sync()
+        if cls.learns_from_predictions:
+            with told.paused():
+                logits = told(batch)
+            told.learn_from(batch, logits)
+            told.sync()
+    if not cls.learns:
+        expect(same(adapter.learner.state_dict(), before), f"{cls.__name__} learns; do not declare learns = False")
+    if cls.learns_from_predictions:
+        broken = "learn_from() with the logits of predict() does not learn what a call learns"
+        expect(same(adapter.learner.state_dict(), told.learner.state_dict()), broken)
 
 
 def model_of_the_caller_is_unchanged(subject: Subject) -> None:
@@ -214,6 +239,7 @@ def export_predicts_the_same(subject: Subject) -> None:
 
 CHECKS: tuple[Callable[[Subject], None], ...] = (
     settings_are_frozen_keywords,
+    capabilities_are_declared,
     model_of_the_caller_is_unchanged,
     only_declared_parameters_move,
     declared_parameters_move,

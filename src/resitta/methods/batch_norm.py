@@ -17,16 +17,12 @@ class BatchNormAdapt(Method):
     """Statistics of the test batch. Helps on shuffled streams, hurts when a batch holds few classes."""
 
     title: ClassVar[str] = "BN"
+    trains: ClassVar[Trained] = "none"
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
         "Robustness under Covariate Shift. 2020."
     )
-
-    @property
-    def trains(self) -> Trained:
-        """Nothing."""
-        return "none"
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

@@ -26,6 +26,7 @@ class CoTTA(Method):
     """
 
     title: ClassVar[str] = "CoTTA"
+    trains: ClassVar[Trained] = "all"
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = "Wang, Fink, Van Gool, Dai. Continual Test-Time Domain Adaptation. CVPR 2022."
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -43,11 +44,6 @@ class CoTTA(Method):
     restore: float = setting(0.01, at_least=0, at_most=1, doc="probability that a weight returns to the source")
     strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
     per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
-
-    @property
-    def trains(self) -> Trained:
-        """Every parameter."""
-        return "all"
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

@@ -26,6 +26,7 @@ class LAME(Method):
     """
 
     title: ClassVar[str] = "LAME"
+    trains: ClassVar[Trained] = "none"
     needs: ClassVar[Needs] = "nothing"
     paper: ClassVar[str] = (
         "Boudiaf, Mueller, Ben Ayed, Bertinetto. Parameter-free Online Test-time Adaptation. CVPR 2022."
@@ -38,11 +39,6 @@ class LAME(Method):
     features: str | Callable[[Tensor], Tensor] | None = setting(
         None, doc="a module's name, or images -> features; none is the input of the model's head"
     )
-
-    @property
-    def trains(self) -> Trained:
-        """Nothing."""
-        return "none"
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

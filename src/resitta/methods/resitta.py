@@ -48,6 +48,7 @@ class ResiTTA(Method):
         "cifar100": {},
         "imagenet": {"eta": 0.05},
     }
+    renamed: ClassVar[Mapping[str, str]] = {"renew": "reset_on_shift"}
     paper: ClassVar[str] = (
         "Zhou, Tian, Cheung, See, Zhang. Resilient Practical Test-Time Adaptation: Soft Batch Normalization Alignment "
         "and Entropy-driven Memory Bank."

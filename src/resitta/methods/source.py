@@ -16,12 +16,8 @@ class Source(Method):
     """The model as it was trained: no adaptation at all."""
 
     title: ClassVar[str] = "Source"
+    trains: ClassVar[Trained] = "none"
     needs: ClassVar[Needs] = "nothing"
-
-    @property
-    def trains(self) -> Trained:
-        """Nothing."""
-        return "none"
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from resitta.errors import BadSetting, Collapsed
 from resitta.method import AdapterLike, Learner
 from resitta.monitor.callbacks import Callback
-from resitta.monitor.events.event import GuardEnded, GuardFired, Restarted
+from resitta.monitor.events import GuardEnded, GuardFired, Restarted
 from resitta.monitor.guard.episodes import Episodes
 from resitta.monitor.guard.guard_state import GuardState
 from resitta.monitor.guard.health_signs import HealthSigns

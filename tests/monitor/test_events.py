@@ -1,7 +1,11 @@
-"""Listeners hear of every update, with numbers that can be computed from outside."""
+"""Events are frozen records."""
 
 import copy
+import dataclasses
 import logging
+import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -9,7 +13,15 @@ from tests.conftest import stream
 from torch import nn
 
 from resitta import adapt, list_methods
-from resitta.monitor.events import Event, GuardFired, Restarted, Updated
+from resitta.errors import MissingExtra
+from resitta.monitor.events import Event, GuardFired, Prometheus, Restarted, TensorBoard, Updated
+
+
+def test_events_are_frozen_keywords() -> None:
+    for kind in get_args(Event):
+        assert all(field.kw_only for field in dataclasses.fields(kind))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Restarted(samples=0).samples = 1  # type: ignore[misc]
 
 
 def test_updates_are_told_as_they_happen(model: nn.Module) -> None:
@@ -98,3 +110,58 @@ def test_a_copy_of_an_adapter_reports_to_nobody(model: nn.Module) -> None:
     assert heard == []
     adapter(stream(8))
     assert len(heard) == 1
+
+
+def test_numbers_are_exposed(model: nn.Module) -> None:
+    pytest.importorskip("prometheus_client")
+    prometheus, adapter = Prometheus(), adapt(model, "resitta")
+    adapter.listen(prometheus)
+    adapter(stream(128))
+    fired = GuardFired(samples=1, reason="drift", value=2.0, bound=1.0, action="warn")
+    adapter.emit(fired)
+    adapter.emit(fired)
+    lines = prometheus.text().splitlines()
+    assert "resitta_samples 128.0" in lines
+    assert "resitta_updates 2.0" in lines
+    assert 'resitta_guard_fired_total{action="warn",reason="drift"} 2.0' in lines
+
+
+def test_a_method_without_a_memory_has_no_turnover(model: nn.Module) -> None:
+    pytest.importorskip("prometheus_client")
+    prometheus, adapter = Prometheus(), adapt(model, "tent")
+    adapter.listen(prometheus)
+    adapter(stream(8))
+    assert "resitta_updates 1.0" in prometheus.text().splitlines()
+
+
+def test_the_registry_of_a_service_can_be_used() -> None:
+    client = pytest.importorskip("prometheus_client")
+    registry = client.CollectorRegistry()
+    Prometheus(registry)
+    assert registry.get_sample_value("resitta_samples") == 0
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MissingExtra, match=r"pip install .*\[prometheus\]"):
+        Prometheus()
+
+
+def test_curves_are_written(model: nn.Module, tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    board, adapter = TensorBoard(tmp_path), adapt(model, "resitta")
+    adapter.listen(board)
+    for batch in torch.split(stream(128), 64):
+        adapter(batch)
+    adapter.emit(GuardFired(samples=128, reason="drift", value=2.0, bound=1.0, action="warn"))
+    adapter.reset()
+    board.close()
+    written = reader.EventAccumulator(str(tmp_path)).Reload()
+    assert [point.step for point in written.Scalars("resitta/turnover")] == [64, 128]
+    assert written.Scalars("resitta/guard/drift")[0].value == 2.0
+
+
+def test_a_missing_tensorboard_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(MissingExtra, match=r"pip install .*\[tensorboard\]"):
+        TensorBoard(tmp_path)

@@ -1,0 +1,223 @@
+"""Events: `adapter.listen(callback)` calls a function with a frozen record of each update and of each guard alarm.
+
+>>> import torch
+>>> from resitta import adapt
+>>> from resitta.conformance import tiny_network
+>>> adapter = adapt(tiny_network(), "resitta")
+>>> adapter.listen(lambda event: print(event.updates, event.samples, event.turnover))
+>>> _ = adapter(torch.rand(64, 3, 8, 8))
+1 64 1.0
+
+`TensorBoard(folder)` and `Prometheus()` are ready-made callbacks; each needs the extra of its name.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from torch import Tensor
+
+from resitta.errors import require
+from resitta.method import AdapterLike
+from resitta.monitor.callbacks import Callback
+from resitta.training.entropy import entropy
+
+logger = logging.getLogger(__name__)
+
+__all__ = [
+    "Event",
+    "EventHandler",
+    "GuardEnded",
+    "GuardFired",
+    "Listener",
+    "Prometheus",
+    "Restarted",
+    "TensorBoard",
+    "Updated",
+]
+
+GAUGES = {
+    "samples": "Samples learned from so far",
+    "updates": "Updates so far; a rollback lowers it",
+    "entropy": "Mean entropy of the last batch, in nats",
+    "drift": "Mean distance of the statistics from the source",
+    "turnover": "Share of the memory that came in with the last update",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Updated:
+    """The adapter has learned.
+
+    `entropy` is the mean over the batch just predicted, in nats. `drift` is the mean distance of the statistics from
+    the source (see `Stats.drift`). `turnover` is the share of the memory that came in since the last such event;
+    None for a method without a memory.
+
+    >>> Updated(samples=64, updates=1, entropy=0.5, drift=0.1, turnover=1.0).updates
+    1
+    """
+
+    samples: int
+    updates: int
+    entropy: float
+    drift: float
+    turnover: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardFired:
+    """A guard has found something and acted: `value` is what it measured, `bound` what it allows.
+
+    It comes when a reason begins, and not again before a `GuardEnded` of the same reason.
+
+    >>> GuardFired(samples=64, reason="entropy", value=0.97, bound=0.9, action="rollback").reason
+    'entropy'
+    """
+
+    samples: int
+    reason: str
+    value: float
+    bound: float
+    action: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardEnded:
+    """What a guard had found is over: `found` tells how often (samples for "unknown", steps for other reasons).
+
+    It was found over `lasted` samples; a window of samples without it has followed.
+
+    >>> GuardEnded(samples=3000, reason="unknown", found=706, lasted=1500).found
+    706
+    """
+
+    samples: int
+    reason: str
+    found: int
+    lasted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarted:
+    """The adapter has become another: it was reset, or has loaded a state.
+
+    >>> Restarted(samples=0).samples
+    0
+    """
+
+    samples: int
+
+
+Event = Updated | GuardFired | GuardEnded | Restarted
+EventHandler = Callable[[Event], None]
+
+
+class Listener(Callback):
+    """The callback behind `adapter.listen(function)`; what the function raises is logged and does not stop the stream.
+
+    Only an adapter with a listener pays for the numbers in `Updated`: some copies to the host after each update.
+    """
+
+    def __init__(self, callback: EventHandler) -> None:
+        self.callback = callback
+        self.updates = 0
+        self.clock = 0
+
+    def after_step(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> None:
+        """Report an update, if the step brought one."""
+        if adapter.learner.updates > self.updates:
+            self.on_event(adapter, self._updated(adapter, logits))
+        self.updates = adapter.learner.updates  # a rollback or a reset lowers it
+
+    def on_event(self, adapter: AdapterLike, event: object) -> None:
+        """Pass an event on."""
+        if not isinstance(event, Event):
+            return
+        if isinstance(event, Restarted):
+            self.updates = self.clock = 0
+        try:
+            self.callback(event)
+        except Exception:
+            logger.exception("a listener failed on %s; the adapter continues", type(event).__name__)
+
+    def _updated(self, adapter: AdapterLike, logits: Tensor) -> Updated:
+        return Updated(
+            samples=adapter.samples,
+            updates=adapter.learner.updates,
+            entropy=float(entropy(logits.float()).nanmean()),
+            drift=adapter.stats.mean_drift,
+            turnover=self._turnover(adapter),
+        )
+
+    def _turnover(self, adapter: AdapterLike) -> float | None:
+        memory = adapter.learner.memory()
+        if memory is None:
+            return None
+        fresh = memory.births[: memory.size] > self.clock
+        self.clock = memory.clock
+        return float(fresh.mean()) if memory.size else 0.0
+
+
+class Prometheus:
+    """Events as metrics: the newest numbers of an adapter, and how often a guard has fired, by reason and action.
+
+    Needs the extra `prometheus`.
+
+    `adapter.listen(prometheus)`, then serve `prometheus.text()` under /metrics; or give it the registry that your
+    service exposes already.
+    """
+
+    def __init__(self, registry: Any = None) -> None:
+        self._client = require("prometheus_client", "prometheus")
+        self.registry = registry or self._client.CollectorRegistry()
+        self._gauges = {
+            n: self._client.Gauge(f"resitta_{n}", text, registry=self.registry) for n, text in GAUGES.items()
+        }
+        fired = "How often a guard has fired"
+        self._fired = self._client.Counter("resitta_guard_fired", fired, ["reason", "action"], registry=self.registry)
+
+    def __call__(self, event: Event) -> None:
+        """Take the numbers of one event."""
+        if isinstance(event, Updated):
+            for name, gauge in self._gauges.items():
+                if (value := getattr(event, name)) is not None:
+                    gauge.set(value)
+        if isinstance(event, GuardFired):
+            self._fired.labels(reason=event.reason, action=event.action).inc()
+
+    def text(self) -> str:
+        """Return all metrics in the text format that Prometheus reads."""
+        lines: bytes = self._client.generate_latest(self.registry)
+        return lines.decode()
+
+
+class TensorBoard:
+    """Events as curves over the number of samples, written to a folder. Needs the extra `tensorboard`.
+
+    `adapter.listen(TensorBoard("runs/camera-7"))`, then `tensorboard --logdir runs`.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        require("tensorboard", "tensorboard")
+        self.writer: Any = require("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+
+    def __call__(self, event: Event) -> None:
+        """Write one event."""
+        if isinstance(event, Updated):
+            curves = {"entropy": event.entropy, "drift": event.drift, "turnover": event.turnover}
+            for name, value in curves.items():
+                if value is not None:
+                    self.writer.add_scalar(f"resitta/{name}", value, event.samples)
+        if isinstance(event, GuardFired):
+            self.writer.add_scalar(f"resitta/guard/{event.reason}", event.value, event.samples)
+            self.writer.add_text("resitta/guard", f"{event.reason} {event.value:.4g}: {event.action}", event.samples)
+
+        if isinstance(event, GuardEnded):
+            text = f"{event.reason} has ended: found {event.found} times in {event.lasted} samples"
+            self.writer.add_text("resitta/guard", text, event.samples)
+
+    def close(self) -> None:
+        """Write what is still waiting."""
+        self.writer.close()
