@@ -74,7 +74,7 @@ sys.exit(main())
     [
         (["bench", "wrn16x1", "photos"], "resitta.cli.benching.run_bench", "the same command goes on"),
         (["reproduce", "eta", "photos", "w.pt"], "resitta.cli.benching.run_reproduction", "the same command goes on"),
-        (["serve", "demo"], "resitta.serve.launch.run_service", "with --state, the same command goes on"),
+        (["serve", "demo"], "resitta.serve.launch.serve", "with --state, the same command goes on"),
         (["demo"], "resitta.demo.run.run_demo", "the trained network is kept"),
         (["data", "fetch", "cifar10c"], "resitta.cli.making.run_fetch", "goes on where the download stopped"),
     ],

@@ -46,7 +46,7 @@ def test_settings_reach_the_method() -> None:
         untrained=True,
         method="resitta",
         preset="imagenet",
-        settings=["lr=0.5"],
+        settings={"lr": 0.5},
         seed=3,
         guard=True,
         device="cpu",
@@ -56,11 +56,12 @@ def test_settings_reach_the_method() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "anchor"), [("resitta", [], 0.1), ("resitta", ["anchor=0"], 0.0), ("rotta", [], None)]
+    ("method", "settings", "anchor"), [("resitta", {}, 0.1), ("resitta", {"anchor": 0}, 0.0), ("rotta", {}, None)]
 )
-def test_a_service_is_anchored_unless_told_otherwise(method: str, settings: list[str], anchor: float | None) -> None:
-    given = {"method": method, "settings": settings, "untrained": True}
-    adapter = make_adapter("wrn16x1", None, **given, preset=None, seed=0, guard=True, device="cpu")  # type: ignore[arg-type]
+def test_a_service_is_anchored_unless_told_otherwise(
+    method: str, settings: dict[str, float], anchor: float | None
+) -> None:
+    adapter = make_adapter("wrn16x1", method=method, settings=settings, untrained=True)
     assert getattr(adapter.method, "anchor", None) == anchor
 
 
@@ -109,12 +110,12 @@ def test_random_weights_are_not_served_by_mistake(capsys: pytest.CaptureFixture[
 def test_a_method_of_ones_own_is_served(tmp_path: Path, timm: None) -> None:
     (tmp_path / "own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
     given: dict[str, Any] = {"preset": None, "seed": 0, "guard": False, "device": "cpu", "untrained": True}
-    adapter = make_adapter("timm:toynet", None, method=f"{tmp_path}/own.py:mine", settings=["rate=0.5"], **given)
+    adapter = make_adapter("timm:toynet", None, method=f"{tmp_path}/own.py:mine", settings={"rate": 0.5}, **given)
     assert (adapter.method.name, vars(adapter.method)["rate"]) == ("mine", 0.5)
 
 
 def test_a_new_last_layer_is_not_served_by_mistake(timm: None) -> None:
-    given: dict[str, Any] = {"method": "source", "preset": None, "settings": [], "seed": 0, "guard": False}
+    given: dict[str, Any] = {"method": "source", "preset": None, "settings": {}, "seed": 0, "guard": False}
     options = {"pretrained": True, "num_classes": 7}
     with pytest.raises(BadSetting, match=r"the last layer of timm:toynet has random weights, .* know 4 classes"):
         make_adapter("timm:toynet", None, **given, device="cpu", model_options=options)

@@ -56,8 +56,10 @@ def test_a_row_or_method_can_be_highlighted(make_run: MakeRun) -> None:
 
 
 def test_the_style_sheet_defines_every_colour_for_light_and_dark(make_run: MakeRun) -> None:
-    css = resources.files("resitta.report").joinpath("page.css").read_text("utf-8")
-    light, dark = css.split("prefers-color-scheme: dark")[:2]
+    sheets = [
+        resources.files("resitta.report").joinpath(f"{name}.css").read_text("utf-8") for name in ("figures", "page")
+    ]
+    light, dark = ("".join(part) for part in zip(*(css.split("prefers-color-scheme: dark")[:2] for css in sheets)))
     for colour in colours(grouped([make_run(name) for name in METHODS])).values():
         found = re.fullmatch(r"var\((--\w+), (#\w+)\)", colour)
         assert found

@@ -5,9 +5,8 @@ import base64
 import numpy as np
 import schemathesis
 from hypothesis import strategies as st
-from tests.serve.helpers import SIZE, array, picture
-
 from resitta.serve.forms import RAW
+from tests.serve.helpers import SIZE, array, picture
 
 seeds, sides = st.integers(0, 99), st.integers(1, 40)
 arrays = seeds.map(lambda seed: array(np.random.default_rng(seed).random((3, SIZE, SIZE), np.float32)))

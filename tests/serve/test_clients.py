@@ -1,46 +1,46 @@
-"""The example clients against a real service."""
+"""Which client a request comes from."""
 
-import subprocess
-import sys
-from pathlib import Path
+import pytest
+from fastapi import FastAPI, Request
 
-import numpy as np
-from PIL import Image
-from tests.serve.helpers import TOKEN, picture
+from resitta.serve.clients import client_of
+from resitta.serve.settings import Limits
 
-from resitta.serve.engine import Engine
-
-CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
+TOKEN = "the token of the tests"
 
 
-def run(script: str, *arguments: str, token: str = "") -> str:
-    command = [sys.executable, str(CLIENTS / script), *arguments]
-    secret = {"RESITTA_TOKEN": token}
-    done = subprocess.run(command, capture_output=True, text=True, env=secret, check=False, timeout=60)
-    return done.stdout + done.stderr
+def key(
+    *, peer: str | None = "192.0.2.1", proxies: int = 0, token: str | None = None, forwarded: tuple[str, ...] = ()
+) -> str:
+    app = FastAPI()
+    app.state.token, app.state.limits = TOKEN, Limits(proxies=proxies)
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    headers += [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
+    client = None if peer is None else (peer, 50_000)
+    return client_of(Request({"type": "http", "app": app, "headers": headers, "client": client}))
 
 
-def test_predict_and_control(url: str, engine: Engine, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(picture())
-    assert "version 0" in run("predict.py", str(tmp_path / "a.png"), "--url", url)
-    assert "token" in run("predict.py", "--control", "pause", "--url", url, token="wrong")
-    assert "'learning': False" in run("predict.py", "--control", "pause", "--url", url, token=TOKEN)
-    assert engine.writer.inbox.paused
+def test_a_client_is_its_address() -> None:
+    assert key() == key(peer="192.0.2.1") != key(peer="192.0.2.2")
+    assert key(peer="2001:db8:0:1::7") == key(peer="2001:db8:0:1:9::9") != key(peer="2001:db8:0:2::7")
+    assert key(peer="::ffff:192.0.2.1") == key()
+    assert key(peer=None) == "unknown"
 
 
-def test_a_folder_is_watched_in_order(url: str, tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(picture(seed=number))
-    (tmp_path / "broken.jpg").write_bytes(picture("JPEG")[:200])
-    (tmp_path / "notes.txt").write_text("no picture")
-    lines = run("watch_folder.py", str(tmp_path), "--url", url, "--every", "0.1", "--patience", "0.5").splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["0.png", "1.png", "2.png", "broken.jpg"]
-    assert "refused" in lines[3]
+def test_the_holder_of_the_token_is_one_client_from_anywhere() -> None:
+    assert key(token=TOKEN) == key(token=TOKEN, peer="192.0.2.2") != key()
+    assert TOKEN not in key(token=TOKEN)
 
 
-def test_a_video_is_sent_frame_by_frame(url: str, engine: Engine, tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (11, 20, 20, 3), dtype=np.uint8)
-    first, *rest = [Image.fromarray(frame) for frame in pixels]
-    first.save(tmp_path / "film.webp", save_all=True, append_images=rest, duration=50)
-    lines = run("video.py", str(tmp_path / "film.webp"), "--url", url, "--fps", "100").splitlines()
-    assert len(lines) == engine.predicted == 11
+@pytest.mark.parametrize("token", ["", "x", TOKEN[:-1], TOKEN + "x"])
+def test_made_up_tokens_make_no_new_client(token: str) -> None:
+    assert key(token=token) == key()
+
+
+def test_forwarded_addresses_count_only_behind_trusted_proxies() -> None:
+    assert key(forwarded=("198.51.100.9",)) == key()
+    assert key(proxies=1, forwarded=("198.51.100.9",)) == "198.51.100.9"
+    assert key(proxies=1, forwarded=("203.0.113.1, 198.51.100.9",)) == "198.51.100.9"
+    assert key(proxies=2, forwarded=("203.0.113.1", "198.51.100.9:4711, 198.51.100.10")) == "198.51.100.9"
+    assert key(proxies=2, forwarded=("198.51.100.9",)) == key()
+    assert key(proxies=1, forwarded=("nonsense",)) == key()

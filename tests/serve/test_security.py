@@ -1,4 +1,5 @@
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,8 @@ from tests.serve.helpers import TOKEN, picture
 
 from resitta.errors import BadSetting
 from resitta.serve.engine import Engine
-from resitta.serve.security import find_token, new_token, same
+from resitta.serve.security import allowed_names, find_token, host_name, new_token, same
+from resitta.serve.server import listen
 
 
 def test_tokens_come_from_a_file_then_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +129,43 @@ def test_a_page_of_another_site_cannot_teach_the_model_over_plain_http(
         sent = f"fetch('/predict', {{method: 'POST', body: Uint8Array.from({list(picture())}), headers: "
         assert browser.run(f"{sent}{{'Content-Type': 'image/png'}}}}).then(answer => answer.status)") == 200
         assert engine.predicted == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "others", "called", "answered"),
+    [
+        ("127.0.0.1", [], "localhost", True),
+        ("localhost", [], "127.0.0.1:8000", True),
+        ("Localhost", [], "elsewhere.example", False),
+        ("127.0.0.9", [], "127.0.0.9:8000", True),
+        ("127.0.0.9", [], "elsewhere.example", False),
+        ("127.0.0.1", [], "elsewhere.example", False),
+        ("127.0.0.1", [], "localhost.elsewhere.example", False),
+        ("2130706433", [], "elsewhere.example", False),
+        ("127.0.0.1", ["Proxy.example"], "proxy.EXAMPLE:443", True),
+        ("127.0.0.1", ["proxy.example:443"], "proxy.example", True),
+        ("127.0.0.1", ["[fe80::1]"], "[fe80::1]:443", True),
+        ("0.0.0.0", [], "anything.example", True),
+        ("0.0.0.0", ["proxy.example"], "anything.example", False),
+        ("0.0.0.0", ["proxy.example"], "proxy.example", True),
+    ],
+)
+def test_names_that_a_service_answers_to(host: str, others: list[str], called: str, answered: bool) -> None:
+    with listen(host, 0) as on:
+        names = allowed_names(on.getsockname()[0], host, others)
+    assert (names is None or host_name(called) in names) == answered
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@pytest.mark.parametrize("address", ["::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"])
+def test_names_on_the_sixth_version(address: str) -> None:
+    names = allowed_names(address, address)
+    assert names is not None
+    assert {"localhost", "::1"} <= names
+    assert "elsewhere.example" not in names
+
+
+def test_another_name_of_the_machine_is_its_own_if_names_are_given() -> None:
+    names = allowed_names("10.0.0.7", "MyBox.lan", ["proxy.example"])
+    assert names is not None
+    assert {"mybox.lan", "10.0.0.7", "proxy.example"} <= names

@@ -14,11 +14,9 @@ from resitta.report.experiments import Comparison
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
 from resitta.report.headline import headline, lead
-from resitta.report.heat import difference_table, heat_table
 from resitta.report.identity import common_facts
 from resitta.report.palette import colours, hero
-from resitta.report.pictures import BankItem, Strip
-from resitta.report.png import data_uri
+from resitta.report.pictures import BankItem, Strip, data_uri
 from resitta.report.tables import table_of
 
 __all__ = ["BankItem", "Strip", "write_page"]
@@ -84,12 +82,13 @@ def _tables(groups: Sequence[Group], ours: Group, paper: Mapping[str, PaperRow] 
     table = table_of(groups, paper=paper)
     compared = [(row, max(row.differences[:-1], key=abs)) for row in table.rows if row.paper]
     return {
-        "heat": heat_table(table, colours(groups, ours)),
+        "table": table,
+        "colours": colours(groups, ours),
+        "highest": max((cell.mean for row in table.rows for cell in row.cells), default=0.0) or 1.0,
         "heat_words": heat_words(groups, table),
         "compared": compared,
         "notes": table.notes,
         "source_compared": any(row.method == "source" for row, _ in compared),
-        "differences": difference_table(table) if compared else "",
     }
 
 
@@ -110,12 +109,12 @@ def _figures(groups: Sequence[Group], ours: Group, classes: Sequence[str]) -> di
 
 
 def _both(draw: Callable[..., str], *what: Any) -> str:
-    """A figure twice, for a wide and for a narrow window; the style sheet shows one."""
+    """Draw a figure twice, for a wide and for a narrow window; the style sheet shows one."""
     return f'<div class="wide">{draw(*what, width=WIDE)}</div><div class="narrow">{draw(*what, width=NARROW)}</div>'
 
 
 def _performance(group: Group) -> dict[str, Any]:
-    """What the table of calibration and speed says about one row, as means over the seeds."""
+    """Return one row of the table of calibration and speed, as means over the seeds."""
     return {
         "label": group.label,
         "seeds": len(group.runs),
@@ -133,9 +132,12 @@ def _pictures(strip: Strip) -> list[tuple[str, str]]:
 
 
 def _render(content: dict[str, Any]) -> str:
-    """Fill the template; every string is escaped except figures and tables, which escape their own."""
+    """Fill the template; every string is escaped except figures, which escape their own."""
     files = resources.files("resitta.report")
-    template, css, js = (files.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js"))
-    engine = require("jinja2", "demo").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page: str = engine.from_string(template).render(**content, css=css, js=js)
+    template, *styles, script, own = (
+        files.joinpath(name).read_text("utf-8")
+        for name in ("page.html", "figures.css", "page.css", "figures.js", "page.js")
+    )
+    engine = require("jinja2", "bench").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page: str = engine.from_string(template).render(**content, css="".join(styles), js=script + own)
     return page

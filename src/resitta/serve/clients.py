@@ -1,7 +1,7 @@
-"""Who sends a request: a short key per client, for quotas and fair queues.
+"""Identify the client behind a request by a short key, for quotas and fair queues.
 
-A client is known by the service's token if it sends it, else by its address. A token that is not the service's own
-is ignored: a client that makes up a new one for every request would otherwise be a new client each time.
+The key is that of the service's token if the client sends it, else of its address. Other tokens are ignored: a client
+that invents a new one for every request must not become a new client each time.
 """
 
 import hashlib
@@ -9,18 +9,17 @@ import ipaddress
 
 from fastapi import Request
 
-from resitta.serve.allowed_hosts import name_in
-from resitta.serve.security import same
+from resitta.serve.security import host_name, same
 
 PREFIX = 64
-"""Bits of an IPv6 address that name a client: one host owns all addresses of its /64 network."""
+"""Bits of an IPv6 address that identify a client: one host owns all addresses of its /64 network."""
 
 
 def client_of(request: Request) -> str:
-    """The key of the client behind a request: that of the token, or of the address.
+    """Return the key of the client behind a request.
 
-    Reads the service's `token` and `limits` from the application's state. `X-Forwarded-For` is read only where there
-    are trusted proxies in front, since any client can send it.
+    Reads the service's `token` and `limits` from the application's state. `X-Forwarded-For` counts only behind trusted
+    proxies, since any client can send it.
     """
     state = request.app.state
     scheme, _, sent = request.headers.get("authorization", "").partition(" ")
@@ -31,7 +30,7 @@ def client_of(request: Request) -> str:
 
 
 def address_key(address: str) -> str:
-    """A client's key from its address: IPv4 as it is, IPv6 by its /64 network.
+    """Return the key of an address: IPv4 unchanged, IPv6 as its /64 network.
 
     >>> address_key("192.0.2.7"), address_key("::ffff:192.0.2.7"), address_key("2001:db8::1:2:3:4%eth0")
     ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
@@ -46,9 +45,9 @@ def address_key(address: str) -> str:
 
 
 def _forwarded(request: Request, proxies: int) -> str | None:
-    """The address that the outermost trusted proxy saw; each proxy appends one to the list."""
+    """Return the address seen by the outermost trusted proxy; each proxy appends one to the list."""
     if not proxies:
         return None
     listed = [part.strip() for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
-    found = name_in(listed[-proxies]) if len(listed) >= proxies else None
+    found = host_name(listed[-proxies]) if len(listed) >= proxies else None
     return found if found and address_key(found) != "unknown" else None

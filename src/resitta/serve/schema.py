@@ -1,16 +1,25 @@
-"""The forms of requests and answers, for `/openapi.json`."""
+"""The schema of requests and responses, for `/openapi.json`."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field
 
-from resitta.serve.forms import JSON, MULTIPART, RAW
-from resitta.serve.request_body import Base64Images
+from resitta.serve.images import JSON, MULTIPART, RAW
 from resitta.serve.settings import Limits
+
+Base64 = Annotated[str, Field(min_length=1, json_schema_extra={"format": "byte", "contentEncoding": "base64"})]
+
+
+class Base64Images(BaseModel):
+    """Images as text: the bytes of JPEG, PNG, WebP or npy files in base64."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    images: Annotated[list[Base64], Field(min_length=1)]
 
 
 class Prediction(BaseModel):
-    """What the model says of one image; the entropy is in nats."""
+    """The prediction for one image; the entropy is in nats."""
 
     label: int
     name: str
@@ -20,9 +29,9 @@ class Prediction(BaseModel):
 
 
 class Predictions(BaseModel):
-    """The answer to a request: one prediction per image, in their order.
+    """One prediction per image, in their order.
 
-    `version` tells which state of the model predicted; `learned` how many of the images it will learn from.
+    `version` is the state of the model that predicted; `learned` is how many of the images it will learn from.
     """
 
     predictions: list[Prediction]
@@ -31,7 +40,7 @@ class Predictions(BaseModel):
 
 
 class Sample(BaseModel):
-    """One image in the memory, as the source of an <img>, with the label and entropy it had when it came."""
+    """One image in the memory, as the source of an <img>, with its predicted label and entropy."""
 
     image: str
     label: int
@@ -46,27 +55,27 @@ class Sentence(BaseModel):
 
 
 class State(BaseModel):
-    """What a control has led to."""
+    """The state after an admin request."""
 
     version: int
     learning: bool
 
 
 class RolledBack(State):
-    """The snapshot that the new version was made from, and newer ones that could not be read and were skipped."""
+    """The snapshot that was restored, and newer ones that were skipped because they could not be read."""
 
     snapshot: int
     skipped: list[int]
 
 
 class Status(BaseModel):
-    """Whether the service is there."""
+    """Whether the service is up."""
 
     status: str
 
 
 def images(limits: Limits) -> dict[str, Any]:
-    """The body of a request for predictions, as far as OpenAPI can say it: which bytes are a picture, it cannot.
+    """Describe the body of `/predict`. OpenAPI cannot say which bytes are an image.
 
     >>> list(images(Limits())["requestBody"]["content"])[-2:]
     ['multipart/form-data', 'application/json']
@@ -88,7 +97,7 @@ def _file(kind: str = "application/octet-stream") -> dict[str, Any]:
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals a route may answer with.
+    """Describe the error responses of a route.
 
     >>> list(refusals(401))
     [401]

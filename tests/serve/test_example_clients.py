@@ -1,0 +1,46 @@
+"""The example clients against a real service."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tests.serve.helpers import TOKEN, picture
+
+from resitta.serve.engine import Engine
+
+CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
+
+
+def run(script: str, *arguments: str, token: str = "") -> str:
+    command = [sys.executable, str(CLIENTS / script), *arguments]
+    secret = {"RESITTA_TOKEN": token}
+    done = subprocess.run(command, capture_output=True, text=True, env=secret, check=False, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_predict_and_control(url: str, engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(picture())
+    assert "version 0" in run("predict.py", str(tmp_path / "a.png"), "--url", url)
+    assert "token" in run("predict.py", "--control", "pause", "--url", url, token="wrong")
+    assert "'learning': False" in run("predict.py", "--control", "pause", "--url", url, token=TOKEN)
+    assert engine.writer.inbox.paused
+
+
+def test_a_folder_is_watched_in_order(url: str, tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(picture(seed=number))
+    (tmp_path / "broken.jpg").write_bytes(picture("JPEG")[:200])
+    (tmp_path / "notes.txt").write_text("no picture")
+    lines = run("watch_folder.py", str(tmp_path), "--url", url, "--every", "0.1", "--patience", "0.5").splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["0.png", "1.png", "2.png", "broken.jpg"]
+    assert "refused" in lines[3]
+
+
+def test_a_video_is_sent_frame_by_frame(url: str, engine: Engine, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (11, 20, 20, 3), dtype=np.uint8)
+    first, *rest = [Image.fromarray(frame) for frame in pixels]
+    first.save(tmp_path / "film.webp", save_all=True, append_images=rest, duration=50)
+    lines = run("video.py", str(tmp_path / "film.webp"), "--url", url, "--fps", "100").splitlines()
+    assert len(lines) == engine.predicted == 11
