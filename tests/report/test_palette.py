@@ -56,10 +56,9 @@ def test_a_row_or_method_can_be_highlighted(make_run: MakeRun) -> None:
 
 
 def test_the_style_sheet_defines_every_colour_for_light_and_dark(make_run: MakeRun) -> None:
-    sheets = [
-        resources.files("resitta.report").joinpath(f"{name}.css").read_text("utf-8") for name in ("figures", "page")
-    ]
-    light, dark = ("".join(part) for part in zip(*(css.split("prefers-color-scheme: dark")[:2] for css in sheets)))
+    folder = resources.files("resitta.report")
+    sheets = [folder.joinpath(name).read_text("utf-8") for name in ("figures.css", "page.css")]
+    light, dark = ("".join(css.split("prefers-color-scheme: dark")[place] for css in sheets) for place in (0, 1))
     for colour in colours(grouped([make_run(name) for name in METHODS])).values():
         found = re.fullmatch(r"var\((--\w+), (#\w+)\)", colour)
         assert found

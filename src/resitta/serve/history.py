@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resitta.report.figures import Series, Span, lines
+from resitta.report.axes import Span
+from resitta.report.figures import Series, lines
 
 Floats = NDArray[np.floating]
 Point = dict[str, Any]
