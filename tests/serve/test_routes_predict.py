@@ -108,7 +108,7 @@ def test_pages_of_other_sites_are_refused(client: httpx.Client) -> None:
 
 
 def test_a_page_loads_nothing_from_elsewhere(client: httpx.Client) -> None:
-    for path in ("/", "/docs", "/page.css", "/page.js", "/figures.css", "/figures.js", "/docs.js"):
+    for path in ("/", "/docs", "/page.css", "/page.js", "/base.css", "/figures.js", "/docs.js"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "default-src 'none'" in answer.headers["content-security-policy"]

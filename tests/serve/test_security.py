@@ -6,13 +6,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
 from tests.serve.browser import CHROMIUM, Browser
 from tests.serve.helpers import TOKEN, picture
 
 from resitta.errors import BadSetting
 from resitta.serve.engine import Engine
-from resitta.serve.security import allowed_names, find_token, host_name, new_token, same
+from resitta.serve.security import allowed_names, client_of, find_token, host_name, new_token, same
 from resitta.serve.server import listen
+from resitta.serve.settings import Limits
 
 
 def test_tokens_come_from_a_file_then_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,3 +171,42 @@ def test_another_name_of_the_machine_is_its_own_if_names_are_given() -> None:
     names = allowed_names("10.0.0.7", "MyBox.lan", ["proxy.example"])
     assert names is not None
     assert {"mybox.lan", "10.0.0.7", "proxy.example"} <= names
+
+
+def key(
+    *, peer: str | None = "192.0.2.1", proxies: int = 0, token: str | None = None, forwarded: tuple[str, ...] = ()
+) -> str:
+    app = FastAPI()
+    app.state.token, app.state.limits = TOKEN, Limits(proxies=proxies)
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    headers += [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
+    client = None if peer is None else (peer, 50_000)
+    return client_of(Request({"type": "http", "app": app, "headers": headers, "client": client}))
+
+
+def test_a_client_is_its_address() -> None:
+    assert key() == key(peer="192.0.2.1") != key(peer="192.0.2.2")
+    assert (
+        key(peer="2001:db8:0:1::7") == key(peer="2001:db8:0:1:9::9") != key(peer="2001:db8:0:2::7")
+    )
+    assert key(peer="::ffff:192.0.2.1") == key()
+    assert key(peer=None) == "unknown"
+
+
+def test_the_holder_of_the_token_is_one_client_from_anywhere() -> None:
+    assert key(token=TOKEN) == key(token=TOKEN, peer="192.0.2.2") != key()
+    assert TOKEN not in key(token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["", "x", TOKEN[:-1], TOKEN + "x"])
+def test_made_up_tokens_make_no_new_client(token: str) -> None:
+    assert key(token=token) == key()
+
+
+def test_forwarded_addresses_count_only_behind_trusted_proxies() -> None:
+    assert key(forwarded=("198.51.100.9",)) == key()
+    assert key(proxies=1, forwarded=("198.51.100.9",)) == "198.51.100.9"
+    assert key(proxies=1, forwarded=("203.0.113.1, 198.51.100.9",)) == "198.51.100.9"
+    assert key(proxies=2, forwarded=("203.0.113.1", "198.51.100.9:4711, 198.51.100.10")) == "198.51.100.9"
+    assert key(proxies=2, forwarded=("198.51.100.9",)) == key()
+    assert key(proxies=1, forwarded=("nonsense",)) == key()

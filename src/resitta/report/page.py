@@ -136,7 +136,7 @@ def _render(content: dict[str, Any]) -> str:
     files = resources.files("resitta.report")
     template, *styles, script, own = (
         files.joinpath(name).read_text("utf-8")
-        for name in ("page.html", "figures.css", "page.css", "figures.js", "page.js")
+        for name in ("page.html", "base.css", "page.css", "figures.js", "page.js")
     )
     engine = require("jinja2", "bench").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     page: str = engine.from_string(template).render(**content, css="".join(styles), js=script + own)

@@ -26,7 +26,7 @@ PAGES = {
     "/docs.js": ("resitta.serve", "page/docs.js", "text/javascript"),
     "/page.css": ("resitta.serve", "page/page.css", "text/css"),
     "/page.js": ("resitta.serve", "page/page.js", "text/javascript"),
-    "/figures.css": ("resitta.report", "figures.css", "text/css"),
+    "/base.css": ("resitta.report", "base.css", "text/css"),
     "/figures.js": ("resitta.report", "figures.js", "text/javascript"),
 }
 """The files that a browser may load, each with its package, path and type."""

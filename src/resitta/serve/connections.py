@@ -18,8 +18,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from resitta.serve.clients import address_key
 from resitta.serve.metrics import ServiceMetrics
+from resitta.serve.security import address_key
 from resitta.serve.settings import Limits
 
 HEAD_SECONDS = 10.0

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resitta.serve import schema
-from resitta.serve.clients import client_of
 from resitta.serve.decoders import Decoders
 from resitta.serve.engine import Engine
 from resitta.serve.history import Floats, TrafficHistory
@@ -21,6 +20,7 @@ from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.reader import Answer
 from resitta.serve.request_body import BodyBudget, read_body
+from resitta.serve.security import client_of
 from resitta.serve.settings import Resize
 from resitta.training.entropy import entropy
 

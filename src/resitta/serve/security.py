@@ -1,5 +1,10 @@
-"""Access checks: the token of the admin routes, requests from other sites' pages, and the host allow-list."""
+"""Who sends a request: the token of the admin routes, client keys, cross-site requests, and the host allow-list.
 
+A client's key, for quotas and fair queues, is that of the service's token if it sends it, else of its address. Other
+tokens are ignored: a client that invents a new one for every request must not become a new client each time.
+"""
+
+import hashlib
 import hmac
 import ipaddress
 import os
@@ -22,6 +27,8 @@ from resitta.serve.metrics import ServiceMetrics
 SHORTEST = 16
 PORTS = {"http": 80, "https": 443}
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
+PREFIX = 64
+"""Bits of an IPv6 address that identify a client: one host owns all addresses of its /64 network."""
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
@@ -64,6 +71,44 @@ def require_token(token: str) -> Callable[[Credentials], Awaitable[None]]:
             raise Refused(401, f"this needs the service's token, found {found}; send Authorization: Bearer TOKEN")
 
     return check
+
+
+def client_of(request: Request) -> str:
+    """Return the key of the client behind a request.
+
+    Reads the service's `token` and `limits` from the application's state. `X-Forwarded-For` counts only behind trusted
+    proxies, since any client can send it.
+    """
+    state = request.app.state
+    scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and same(sent.strip(), state.token):
+        return f"token:{hashlib.sha256(state.token.encode()).hexdigest()[:12]}"
+    peer = request.client.host if request.client else ""
+    return address_key(_forwarded(request, state.limits.proxies) or peer)
+
+
+def address_key(address: str) -> str:
+    """Return the key of an address: IPv4 unchanged, IPv6 as its /64 network.
+
+    >>> address_key("192.0.2.7"), address_key("::ffff:192.0.2.7"), address_key("2001:db8::1:2:3:4%eth0")
+    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, PREFIX), strict=False))
+
+
+def _forwarded(request: Request, proxies: int) -> str | None:
+    """Return the address seen by the outermost trusted proxy; each proxy appends one to the list."""
+    if not proxies:
+        return None
+    listed = [part.strip() for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
+    found = host_name(listed[-proxies]) if len(listed) >= proxies else None
+    return found if found and address_key(found) != "unknown" else None
 
 
 async def check_site(request: Request) -> None:

@@ -56,7 +56,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # `clients` reads them, and only behind trusted proxies
+        proxy_headers=False,  # `security` reads them, and only behind trusted proxies
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
