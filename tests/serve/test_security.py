@@ -186,9 +186,7 @@ def key(
 
 def test_a_client_is_its_address() -> None:
     assert key() == key(peer="192.0.2.1") != key(peer="192.0.2.2")
-    assert (
-        key(peer="2001:db8:0:1::7") == key(peer="2001:db8:0:1:9::9") != key(peer="2001:db8:0:2::7")
-    )
+    assert key(peer="2001:db8:0:1::7") == key(peer="2001:db8:0:1:9::9") != key(peer="2001:db8:0:2::7")
     assert key(peer="::ffff:192.0.2.1") == key()
     assert key(peer=None) == "unknown"
 

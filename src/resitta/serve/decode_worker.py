@@ -80,12 +80,8 @@ def _end_with(parent: socket.socket) -> None:
 
 def _read(parent: socket.socket, size: int) -> bytearray:
     found = bytearray(size)
-    view = memoryview(found)
-    while view:
-        count = parent.recv_into(view)
-        if not count:
-            os._exit(0)
-        view = view[count:]
+    if parent.recv_into(found, size, socket.MSG_WAITALL) < size:
+        os._exit(0)
     return found
 
 
