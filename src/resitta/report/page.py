@@ -1,4 +1,4 @@
-"""One self-contained HTML page about some runs: nothing is loaded from anywhere."""
+"""One self-contained HTML page about some runs; it loads nothing from elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
@@ -37,7 +37,7 @@ def write_page(
     commands: Sequence[str] = (),
     highlight: str = "",
 ) -> Path:
-    """Write a page with the table of errors, the figures, the pictures and all that is needed to repeat the runs.
+    """Write a page with the table of errors, the figures, the pictures and how to reproduce the runs.
 
     Args:
         path: the file to write; its folder is made.
