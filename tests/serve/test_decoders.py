@@ -89,7 +89,7 @@ async def decoding(engine: Engine, limits: Limits) -> AsyncGenerator[Decoders, N
 
 def pids(found: Decoders) -> list[int]:
     workers = (*found.small._workers, *found.large._workers)
-    return [worker._process.pid for worker in workers if worker._process is not None]
+    return [worker._process.pid for worker in workers]
 
 
 @pytest.mark.parametrize("width", [10, 400, 1500])

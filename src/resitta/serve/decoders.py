@@ -179,13 +179,8 @@ class Lane:
             await asyncio.sleep(1)
 
     async def _add(self) -> None:
-        worker = Worker(self.job)
+        worker = await Worker.start(self.job)
         self._workers.add(worker)
-        try:
-            await worker.start()
-        except BaseException:
-            self._workers.discard(worker)
-            raise
         self._idle.put_nowait(worker)
 
 
@@ -193,44 +188,40 @@ class Worker:
     """One process and the socket to it."""
 
     def __init__(self, job: Job) -> None:
-        self.job = job
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._killed = False
-
-    async def start(self) -> None:
-        """Start the process and wait until it has imported what it needs."""
-        self._process, self._socket = await asyncio.to_thread(self._spawn)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await self._reply()
-        except BaseException:
-            self.kill()
-            raise
-
-    @property
-    def running(self) -> bool:
-        """Whether it can decode."""
-        return self._process is not None and self._process.poll() is None and not self._killed
-
-    def _spawn(self) -> "tuple[subprocess.Popen[bytes], socket.socket]":
         """Start a process that shares nothing but a socket; it exits when the socket is closed."""
-        ours, other = socket.socketpair()
+        self.job = job
+        self._killed = False
+        self._socket, other = socket.socketpair()
         with other:
-            arguments = [str(Path(__file__).parents[2]), str(other.fileno()), json.dumps(asdict(self.job))]
-            process = subprocess.Popen(
+            arguments = [str(Path(__file__).parents[2]), str(other.fileno()), json.dumps(asdict(job))]
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 process_group=0,  # Ctrl-C in a terminal must not reach the workers
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )
-        ours.setblocking(False)
-        return process, ours
+        self._socket.setblocking(False)
+
+    @classmethod
+    async def start(cls, job: Job) -> "Worker":
+        """Start a process and wait until it has imported what it needs."""
+        worker = await asyncio.to_thread(cls, job)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await worker._reply()
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    @property
+    def running(self) -> bool:
+        """Whether it can decode."""
+        return not self._killed and self._process.poll() is None
 
     async def ask(self, kind: str, body: bytearray) -> Reply:
         """Decode a body. The worker is killed if this is cancelled, since decoding cannot be interrupted."""
-        assert self._socket is not None
         loop, encoded = asyncio.get_running_loop(), kind.encode("latin-1", "replace")
         try:
             head = REQUEST.pack(len(encoded), len(body)) + encoded
@@ -252,7 +243,6 @@ class Worker:
         return status, count, await self._read(size)
 
     async def _read(self, size: int) -> bytearray:
-        assert self._socket is not None
         loop, found = asyncio.get_running_loop(), bytearray(size)
         view = memoryview(found)
         while view:
@@ -263,7 +253,6 @@ class Worker:
         return found
 
     async def _reason(self) -> str:
-        assert self._process is not None
         code = await asyncio.to_thread(self._process.wait)
         if code == -signal.SIGPROF:
             return f"they took more than {self.job.seconds:g} s of processor time"
@@ -272,12 +261,9 @@ class Worker:
     def kill(self) -> None:
         """Kill the process."""
         self._killed = True
-        if self._process is not None:
-            self._process.kill()
-        if self._socket is not None:
-            self._socket.close()
+        self._process.kill()
+        self._socket.close()
 
     async def wait(self) -> None:
         """Reap the process."""
-        if self._process is not None:
-            await asyncio.to_thread(self._process.wait)
+        await asyncio.to_thread(self._process.wait)
