@@ -1,21 +1,11 @@
 """The schema of requests and responses, for `/openapi.json`."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from resitta.serve.images import JSON, MULTIPART, RAW
 from resitta.serve.settings import Limits
-
-Base64 = Annotated[str, Field(min_length=1, json_schema_extra={"format": "byte", "contentEncoding": "base64"})]
-
-
-class Base64Images(BaseModel):
-    """Images as text: the bytes of JPEG, PNG, WebP or npy files in base64."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    images: Annotated[list[Base64], Field(min_length=1)]
 
 
 class Prediction(BaseModel):
@@ -80,20 +70,18 @@ def images(limits: Limits) -> dict[str, Any]:
     >>> list(images(Limits())["requestBody"]["content"])[-2:]
     ['multipart/form-data', 'application/json']
     """
-    files = {"type": "array", "items": _file(), "minItems": 1, "maxItems": limits.max_images}
-    form = {"type": "object", "properties": {"images": files}, "required": ["images"], "additionalProperties": False}
-    texts = Base64Images.model_json_schema()
-    texts["properties"]["images"]["maxItems"] = limits.max_images
-    content = {
-        **{kind: {"schema": _file(kind)} for kind in RAW},
-        MULTIPART: {"schema": form},
-        JSON: {"schema": texts},
-    }
+    raw = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream", "minLength": 1}
+    base64 = {"type": "string", "format": "byte", "contentEncoding": "base64", "minLength": 1}
+    base64["description"] = "The bytes of a JPEG, PNG, WebP or npy file in base64."
+
+    def several(item: dict[str, Any]) -> dict[str, Any]:
+        listed = {"type": "array", "items": item, "minItems": 1, "maxItems": limits.max_images}
+        named = {"properties": {"images": listed}, "required": ["images"], "additionalProperties": False}
+        return {"schema": {"type": "object", **named}}
+
+    single = {kind: {"schema": raw | {"contentMediaType": kind}} for kind in RAW}
+    content = {**single, MULTIPART: several(raw), JSON: several(base64)}
     return {"requestBody": {"required": True, "content": content}}
-
-
-def _file(kind: str = "application/octet-stream") -> dict[str, Any]:
-    return {"type": "string", "format": "binary", "contentMediaType": kind, "minLength": 1}
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
