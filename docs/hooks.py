@@ -9,9 +9,9 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
-from resitta.cli.describe import describe
 
 from resitta import Method, create, list_methods
+from resitta.methods.describe import describe
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta")

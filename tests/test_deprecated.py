@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from resitta.bench.choice import choose
 from torch import Tensor, nn
 
 import resitta
 from resitta import _deprecated
+from resitta.bench.api import choose
 from resitta.checkpoint.format import seal
 from resitta.checkpoint.io import describe
 from resitta.methods.source import SourceLearner

@@ -70,7 +70,7 @@ def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path)
 
 
 def test_a_service_and_an_autosave_take_the_same_lock() -> None:
-    assert importlib.import_module("resitta.serve.claim").Claim is Claim
+    assert importlib.import_module("resitta.serve.engine").Claim is Claim
 
 
 FORK = """

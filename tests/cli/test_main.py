@@ -74,7 +74,7 @@ sys.exit(main())
     [
         (["bench", "wrn16x1", "photos"], "resitta.bench.api.run", "repeat the command to continue"),
         (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.experiments.reproduce", "repeat the command"),
-        (["serve", "demo"], "resitta.serve.launch.run_service", "with --state, repeat the command"),
+        (["serve", "demo"], "resitta.serve.launch.serve", "with --state, repeat the command"),
         (["demo"], "resitta.demo.run.run_demo", "the trained network is kept"),
         (["data", "fetch", "cifar10c"], "resitta.data.download.fetch", "repeat the command to resume the download"),
     ],

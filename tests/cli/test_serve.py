@@ -1,16 +1,11 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
-from tests.tools import OWN_METHOD
 from torch import nn
 
 from resitta.cli import main
-from resitta.errors import BadSetting
-from resitta.serve.launch import make_adapter
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -37,31 +32,6 @@ def test_wrong_options_end_with_a_sentence(
     assert "without --engine ray" in refusal(capsys, *RANDOM, "--engine", "ray", "--method", "tent")
     monkeypatch.setenv("RESITTA_TOKEN", "short")
     assert "at least 16 characters" in refusal(capsys, *RANDOM)
-
-
-def test_settings_reach_the_method() -> None:
-    adapter = make_adapter(
-        "wrn16x1",
-        None,
-        untrained=True,
-        method="resitta",
-        preset="imagenet",
-        settings=["lr=0.5"],
-        seed=3,
-        guard=True,
-        device="cpu",
-    )
-    assert (adapter.method.lr, adapter.method.eta, adapter.options.seed) == (0.5, 0.05, 3)  # type: ignore[attr-defined]
-    assert adapter.guard is not None
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "anchor"), [("resitta", [], 0.1), ("resitta", ["anchor=0"], 0.0), ("rotta", [], None)]
-)
-def test_a_service_is_anchored_unless_told_otherwise(method: str, settings: list[str], anchor: float | None) -> None:
-    given = {"method": method, "settings": settings, "untrained": True}
-    adapter = make_adapter("wrn16x1", None, **given, preset=None, seed=0, guard=True, device="cpu")  # type: ignore[arg-type]
-    assert getattr(adapter.method, "anchor", None) == anchor
 
 
 @pytest.mark.parametrize(
@@ -104,19 +74,3 @@ def test_random_weights_are_not_served_by_mistake(capsys: pytest.CaptureFixture[
         )
     pretrained = ["timm:toynet", "--size", "2", "--port", "99999", "--model-set", "pretrained=true"]
     assert "choose another --host or --port" in refusal(capsys, *pretrained)
-
-
-def test_a_method_of_ones_own_is_served(tmp_path: Path, timm: None) -> None:
-    (tmp_path / "own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
-    given: dict[str, Any] = {"preset": None, "seed": 0, "guard": False, "device": "cpu", "untrained": True}
-    adapter = make_adapter("timm:toynet", None, method=f"{tmp_path}/own.py:mine", settings=["rate=0.5"], **given)
-    assert (adapter.method.name, vars(adapter.method)["rate"]) == ("mine", 0.5)
-
-
-def test_a_new_last_layer_is_not_served_by_mistake(timm: None) -> None:
-    given: dict[str, Any] = {"method": "source", "preset": None, "settings": [], "seed": 0, "guard": False}
-    options = {"pretrained": True, "num_classes": 7}
-    with pytest.raises(BadSetting, match=r"the last layer of timm:toynet has random weights, .* know 4 classes"):
-        make_adapter("timm:toynet", None, **given, device="cpu", model_options=options)
-    adapter = make_adapter("timm:toynet", None, **given, device="cpu", model_options=options, untrained=True)
-    assert adapter(torch.rand(1, 3, 2, 2)).shape == (1, 7)

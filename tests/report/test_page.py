@@ -166,3 +166,28 @@ def test_no_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="no runs"):
         write_page(tmp_path / "page.html", title="t", runs=[])
     assert not (tmp_path / "page.html").exists()
+
+
+def test_heat_is_the_share_of_the_highest_error(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run("bn", (80.0, 10.0)), make_run("tent", (20.0, 0.0), seed=0), make_run("tent", (20.0, 1.0), seed=1)]
+    html = write_page(tmp_path / "page.html", title="t", runs=runs).read_text("utf-8")
+    cells = re.findall(r'<td class="(\w*)" style="--heat:([\d.]+)"><b>([\d.]+)</b>(?:<small>(.*?)</small>)?</td>', html)
+    assert cells == [
+        ("second", "1.00", "80.0", ""),
+        ("second", "0.12", "10.0", ""),
+        ("second", "0.56", "45.0", ""),
+        ("best", "0.25", "20.0", "±0.0"),
+        ("best", "0.01", "0.5", "±0.7"),
+        ("best", "0.13", "10.2", "±0.4"),
+    ]
+
+
+def test_errors_of_zero_are_cold(make_run: MakeRun, tmp_path: Path) -> None:
+    html = write_page(tmp_path / "page.html", title="t", runs=[make_run("bn", (0.0, 0.0))]).read_text("utf-8")
+    assert set(re.findall(r"--heat:([\d.]+)", html)) == {"0.00"}
+
+
+def test_differences_only_where_the_paper_has_the_method(full: str) -> None:
+    table = full[full.index("Domain by domain") :]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>', table[: table.index("</table>")])
+    assert rows == ["Source", "TENT"]

@@ -56,8 +56,9 @@ def test_a_row_or_method_can_be_highlighted(make_run: MakeRun) -> None:
 
 
 def test_the_style_sheet_defines_every_colour_for_light_and_dark(make_run: MakeRun) -> None:
-    css = resources.files("resitta.report").joinpath("page.css").read_text("utf-8")
-    light, dark = css.split("prefers-color-scheme: dark")[:2]
+    folder = resources.files("resitta.report")
+    sheets = [folder.joinpath(name).read_text("utf-8") for name in ("base.css", "page.css")]
+    light, dark = ("".join(css.split("prefers-color-scheme: dark")[place] for css in sheets) for place in (0, 1))
     for colour in colours(grouped([make_run(name) for name in METHODS])).values():
         found = re.fullmatch(r"var\((--\w+), (#\w+)\)", colour)
         assert found

@@ -12,9 +12,9 @@ from tests.serve.helpers import SIZE, TOKEN, until
 from torch import nn
 
 import resitta
-from resitta.serve.allowed_hosts import names_of
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
+from resitta.serve.security import allowed_names
 from resitta.serve.server import listen, make_server
 from resitta.serve.settings import Limits
 
@@ -49,7 +49,7 @@ def serving(app: FastAPI) -> Iterator[str]:
 
 @pytest.fixture
 def url(engine: Engine) -> Iterator[str]:
-    with serving(create_app(engine, token=TOKEN, names=names_of("127.0.0.1", "127.0.0.1"))) as url:
+    with serving(create_app(engine, token=TOKEN, names=allowed_names("127.0.0.1", "127.0.0.1"))) as url:
         yield url
 
 

@@ -7,7 +7,7 @@ import schemathesis
 from hypothesis import strategies as st
 from tests.serve.helpers import SIZE, array, picture
 
-from resitta.serve.forms import RAW
+from resitta.serve.images import RAW
 
 seeds, sides = st.integers(0, 99), st.integers(1, 40)
 arrays = seeds.map(lambda seed: array(np.random.default_rng(seed).random((3, SIZE, SIZE), np.float32)))

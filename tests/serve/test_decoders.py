@@ -14,12 +14,12 @@ import pytest
 import torch
 from tests.serve.helpers import SIZE, array, grey16, picture, scan_bomb
 
-from resitta.serve import decoders, forms
+from resitta.serve import decode_worker, decoders, images
 from resitta.serve.decoders import Decoders
 from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder
-from resitta.serve.metrics import Metrics
+from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_predict import to_floats
 from resitta.serve.settings import Limits
 
@@ -66,7 +66,8 @@ def test_this_process_looks_into_no_body_whose_cost_is_not_known(
     def never(*_: object) -> None:
         raise AssertionError("a hostile body could hold up the event loop here")
 
-    monkeypatch.setattr(forms, "payloads", never)
+    for module in (images, decode_worker):
+        monkeypatch.setattr(module, "payloads", never)
     monkeypatch.setattr(Decoder, "__call__", never)
     texts = {"images": [base64.b64encode(picture()).decode()]}
     assert httpx.post(f"{url}/predict", json=texts).status_code == 200
@@ -82,13 +83,13 @@ def test_this_process_looks_into_no_body_whose_cost_is_not_known(
 
 @asynccontextmanager
 async def decoding(engine: Engine, limits: Limits) -> AsyncGenerator[Decoders, None]:
-    async with Decoders(limits, Metrics(engine), SIZE, "crop") as found:
+    async with Decoders(limits, ServiceMetrics(engine), SIZE, "crop") as found:
         yield found
 
 
 def pids(found: Decoders) -> list[int]:
     workers = (*found.small._workers, *found.large._workers)
-    return [worker._process.pid for worker in workers if worker._process is not None]
+    return [worker._process.pid for worker in workers]
 
 
 @pytest.mark.parametrize("width", [10, 400, 1500])

@@ -16,7 +16,7 @@ from resitta.adapter import Adapter
 from resitta.errors import BadImages, BadSetting
 from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
-from resitta.serve.metrics import Metrics
+from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.settings import Limits
 from resitta.serve.writer import REFRESH
 
@@ -325,11 +325,11 @@ def test_what_a_guard_finds_is_counted_from_nought(make: Make) -> None:
     with make(update_every=8, guard=True) as engine:
         reasons = ("unknown", "non-finite", "entropy", "drift", "diversity")
         assert engine.stats()["guard_fired"] == dict.fromkeys(reasons, 0)
-        assert 'resitta_guard_fired_total{reason="entropy"} 0.0' in Metrics(engine).page().decode()
+        assert 'resitta_guard_fired_total{reason="entropy"} 0.0' in ServiceMetrics(engine).page().decode()
         for _ in range(3):
             engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
         until(lambda: engine.stats()["guard_fired"]["unknown"] == 24)
-        assert 'resitta_guard_fired_total{reason="unknown"} 24.0' in Metrics(engine).page().decode()
+        assert 'resitta_guard_fired_total{reason="unknown"} 24.0' in ServiceMetrics(engine).page().decode()
 
 
 @pytest.mark.parametrize("method", ["bn", "tent", "note", "cotta", "lame"])
@@ -367,7 +367,7 @@ def test_the_metrics_count_screened_images_and_name_no_client(make: Make) -> Non
             engine.submit(images(4, seed), "192.0.2.1").result(10)
             engine.submit(torch.zeros(24, 3, SIZE, SIZE), "192.0.2.2").result(10)
             until(lambda: engine.writer.inbox.counters.waiting == 0)
-        page = Metrics(engine).page().decode()
+        page = ServiceMetrics(engine).page().decode()
     screened = engine.writer.inbox.counters.screened
     assert f"resitta_images_screened_total {float(screened)}" in page
     assert "resitta_clients_muted 1.0" in page

@@ -1,11 +1,14 @@
+import re
+from xml.etree import ElementTree
+
 import numpy as np
 
-from resitta.serve.history import History
+from resitta.serve.history import TrafficHistory
 
 
 def test_seconds_are_summed_and_forgotten() -> None:
     now = 1000.2
-    history = History(seconds=10, clock=lambda: now)
+    history = TrafficHistory(seconds=10, clock=lambda: now)
     one = {"labels": np.array([1, 2]), "confidences": np.array([0.5, 0.7]), "entropies": np.array([1.0, 2.0])}
     history.add(**one, latency=0.010)
     now = 1000.9
@@ -24,7 +27,7 @@ def test_seconds_are_summed_and_forgotten() -> None:
 
 def test_a_second_that_is_over_costs_no_memory_and_no_time() -> None:
     now = 1000.0
-    history = History(clock=lambda: now)
+    history = TrafficHistory(clock=lambda: now)
     for latency in (0.01, 0.02, 0.06):
         history.add(np.array([1]), np.array([0.5]), np.array([1.0]), latency=latency)
     (before,) = history.points()
@@ -33,3 +36,24 @@ def test_a_second_that_is_over_costs_no_memory_and_no_time() -> None:
     assert history.points()[0] == before
     assert history.points()[0] is history.points()[0]
     assert [len(second.latencies) for second in history._seconds] == [0, 1]
+
+
+def test_charts_end_now_and_break_where_nothing_was_asked() -> None:
+    now = 1000.0
+    history = TrafficHistory(clock=lambda: now)
+    assert history.figures(520) == {}
+    for second in (1000.0, 1001.0, 1010.0, 1011.0, 1012.5):
+        now = second
+        history.add(np.array([1]), np.array([0.5]), np.array([1.0]), latency=0.02)
+    drawn = history.figures(520)
+    assert set(drawn) == {"entropy", "confidence", "throughput", "latency"}
+    root = ElementTree.fromstring(drawn["latency"])
+    paths = [path for path in root.iter("{http://www.w3.org/2000/svg}path") if path.get("data-label")]
+    assert [path.get("data-label") for path in paths] == ["median", "99 %"]
+    assert re.sub(r"[-\d.,]+", "", paths[0].get("d", "")) == "MhLMhL", "the second at hand is not complete"
+    assert root.get("aria-label") == "latency: now 20 and 20"
+    assert {"60 s ago", "30 s ago", "now"} <= set(root.itertext())
+    assert history.figures(520) is drawn
+    now = 1013.0
+    assert history.figures(520) is not drawn
+    assert len(history._drawn) == 1

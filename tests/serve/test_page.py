@@ -68,6 +68,33 @@ def test_the_page_shows_the_bank_the_charts_and_the_events(browser: Browser, url
     assert browser.errors == []
 
 
+def test_charts_tell_their_values_to_the_mouse_and_to_the_keyboard(
+    browser: Browser, url: str, client: httpx.Client
+) -> None:
+    for _ in range(3):
+        send(client, 2)
+        time.sleep(1)
+    browser.open(url)
+    browser.until("document.querySelectorAll('.chart path').length === 5")
+    box = "(b => [b.right - 30, b.y + b.height / 2])(document.getElementById('latency').getBoundingClientRect())"
+    browser.run("document.getElementById('latency').scrollIntoView({block: 'center'})")
+    x, y = browser.run(box)
+    browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    shown = browser.run("[...document.querySelectorAll('.tip p')].map((p) => p.textContent)")
+    assert shown[0].endswith(" s ago")
+    assert {line.split("  ")[1] for line in shown[1:]} == {"median", "99 %"}
+    browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=5, y=5)
+    assert browser.run("document.querySelector('.tip') === null")
+    browser.run("document.querySelector('#entropy svg').focus()")
+    browser.key("ArrowRight", 39)
+    assert browser.run("document.querySelector('.tip').textContent").endswith("entropy")
+    time.sleep(1.2)
+    assert browser.run("document.querySelector('#entropy svg').contains(document.querySelector('.cursor'))"), "redrawn"
+    browser.key("Escape", 27)
+    assert browser.run("document.querySelector('.tip') === null")
+    assert browser.errors == []
+
+
 def test_dangerous_buttons_ask_first_and_work_by_keyboard(
     browser: Browser, url: str, client: httpx.Client, engine: Engine
 ) -> None:

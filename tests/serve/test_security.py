@@ -1,16 +1,20 @@
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
 from tests.serve.browser import CHROMIUM, Browser
 from tests.serve.helpers import TOKEN, picture
 
 from resitta.errors import BadSetting
 from resitta.serve.engine import Engine
-from resitta.serve.security import find_token, new_token, same
+from resitta.serve.security import allowed_names, client_of, find_token, host_name, new_token, same
+from resitta.serve.server import listen
+from resitta.serve.settings import Limits
 
 
 def test_tokens_come_from_a_file_then_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +131,80 @@ def test_a_page_of_another_site_cannot_teach_the_model_over_plain_http(
         sent = f"fetch('/predict', {{method: 'POST', body: Uint8Array.from({list(picture())}), headers: "
         assert browser.run(f"{sent}{{'Content-Type': 'image/png'}}}}).then(answer => answer.status)") == 200
         assert engine.predicted == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "others", "called", "answered"),
+    [
+        ("127.0.0.1", [], "localhost", True),
+        ("localhost", [], "127.0.0.1:8000", True),
+        ("Localhost", [], "elsewhere.example", False),
+        ("127.0.0.9", [], "127.0.0.9:8000", True),
+        ("127.0.0.9", [], "elsewhere.example", False),
+        ("127.0.0.1", [], "elsewhere.example", False),
+        ("127.0.0.1", [], "localhost.elsewhere.example", False),
+        ("2130706433", [], "elsewhere.example", False),
+        ("127.0.0.1", ["Proxy.example"], "proxy.EXAMPLE:443", True),
+        ("127.0.0.1", ["proxy.example:443"], "proxy.example", True),
+        ("127.0.0.1", ["[fe80::1]"], "[fe80::1]:443", True),
+        ("0.0.0.0", [], "anything.example", True),
+        ("0.0.0.0", ["proxy.example"], "anything.example", False),
+        ("0.0.0.0", ["proxy.example"], "proxy.example", True),
+    ],
+)
+def test_names_that_a_service_answers_to(host: str, others: list[str], called: str, answered: bool) -> None:
+    with listen(host, 0) as on:
+        names = allowed_names(on.getsockname()[0], host, others)
+    assert (names is None or host_name(called) in names) == answered
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+@pytest.mark.parametrize("address", ["::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"])
+def test_names_on_the_sixth_version(address: str) -> None:
+    names = allowed_names(address, address)
+    assert names is not None
+    assert {"localhost", "::1"} <= names
+    assert "elsewhere.example" not in names
+
+
+def test_another_name_of_the_machine_is_its_own_if_names_are_given() -> None:
+    names = allowed_names("10.0.0.7", "MyBox.lan", ["proxy.example"])
+    assert names is not None
+    assert {"mybox.lan", "10.0.0.7", "proxy.example"} <= names
+
+
+def key(
+    *, peer: str | None = "192.0.2.1", proxies: int = 0, token: str | None = None, forwarded: tuple[str, ...] = ()
+) -> str:
+    app = FastAPI()
+    app.state.token, app.state.limits = TOKEN, Limits(proxies=proxies)
+    headers = [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    headers += [(b"authorization", f"Bearer {token}".encode())] if token is not None else []
+    client = None if peer is None else (peer, 50_000)
+    return client_of(Request({"type": "http", "app": app, "headers": headers, "client": client}))
+
+
+def test_a_client_is_its_address() -> None:
+    assert key() == key(peer="192.0.2.1") != key(peer="192.0.2.2")
+    assert key(peer="2001:db8:0:1::7") == key(peer="2001:db8:0:1:9::9") != key(peer="2001:db8:0:2::7")
+    assert key(peer="::ffff:192.0.2.1") == key()
+    assert key(peer=None) == "unknown"
+
+
+def test_the_holder_of_the_token_is_one_client_from_anywhere() -> None:
+    assert key(token=TOKEN) == key(token=TOKEN, peer="192.0.2.2") != key()
+    assert TOKEN not in key(token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["", "x", TOKEN[:-1], TOKEN + "x"])
+def test_made_up_tokens_make_no_new_client(token: str) -> None:
+    assert key(token=token) == key()
+
+
+def test_forwarded_addresses_count_only_behind_trusted_proxies() -> None:
+    assert key(forwarded=("198.51.100.9",)) == key()
+    assert key(proxies=1, forwarded=("198.51.100.9",)) == "198.51.100.9"
+    assert key(proxies=1, forwarded=("203.0.113.1, 198.51.100.9",)) == "198.51.100.9"
+    assert key(proxies=2, forwarded=("203.0.113.1", "198.51.100.9:4711, 198.51.100.10")) == "198.51.100.9"
+    assert key(proxies=2, forwarded=("198.51.100.9",)) == key()
+    assert key(proxies=1, forwarded=("nonsense",)) == key()

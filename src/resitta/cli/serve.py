@@ -2,12 +2,18 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from resitta.errors import require
 from resitta.serve.settings import Limits, Resize
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DEMO, DEMO_SIZE = "demo", 32
+"""The network that `resitta demo` trains, and the side of its images."""
 
 
 def serve(
@@ -96,25 +102,28 @@ def serve(
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):
         require(package, "serve")
-    from resitta.serve.launch import check_served, image_side, make_adapter, run_service  # noqa: PLC0415
+    from resitta.cli.flags import BY_METHOD, parse_pairs  # noqa: PLC0415
+    from resitta.serve import launch  # noqa: PLC0415
 
-    options = check_served(model, checkpoint, model_options, untrained=untrained)
+    options = parse_pairs(model_options, "--model-set")
+    if model != DEMO:
+        launch.check_model(model, checkpoint, options, untrained=untrained, others=[DEMO])
     make = partial(
-        make_adapter,
-        model,
+        launch.make_adapter,
+        demo_network if model == DEMO else model,
         checkpoint,
         model_options=options,
         untrained=untrained,
         method=method,
         preset=preset,
-        settings=settings,
+        settings=parse_pairs(settings, "--set", BY_METHOD),
         seed=seed,
         guard=guard,
         device=device,
     )
-    run_service(
+    launch.serve(
         make,
-        size=image_side(model, size),
+        size=launch.image_side(model, DEMO_SIZE if model == DEMO and size is None else size),
         resize=resize,
         labels=labels,
         state=state,
@@ -127,3 +136,13 @@ def serve(
         readers=readers if engine == "ray" else None,
         address=address,
     )
+
+
+def demo_network() -> "nn.Module":
+    """Return the small network of `resitta demo`, trained now unless it is in the cache."""
+    from resitta.cli.terminal import bars  # noqa: PLC0415
+    from resitta.demo.digits import load_digits  # noqa: PLC0415  (needs the extra `demo`)
+    from resitta.demo.run import source_network  # noqa: PLC0415
+
+    with bars() as bar:
+        return source_network(load_digits(), bar("training"), retrain=False)

@@ -20,7 +20,7 @@ from resitta.adapter import Adapter
 from resitta.bench.executors import enter
 from resitta.errors import require
 from resitta.monitor.stats import Stats
-from resitta.serve.events import Event, Events
+from resitta.serve.events import Events, LogEntry
 from resitta.serve.http_errors import Refused
 from resitta.serve.learn_queue import Counters
 from resitta.serve.published import Published, exported
@@ -58,7 +58,7 @@ class Report:
     paused: bool
     counters: Counters
     stats: Stats
-    events: list[Event]
+    events: list[LogEntry]
     failed_saves: int
     guard_fired: dict[str, int]
     clients: list[dict[str, Any]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from resitta.report.table import columns_of
 
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
-    """The mean over `window` neighbours (an odd number, fewer at the ends), leaving out what is not a number.
+    """Return the centred moving average over `window` values (odd; fewer at the ends), ignoring NaN.
 
     >>> smooth([0.0, 3.0, 6.0, 30.0], 3)
     (1.5, 3.0, 13.0, 18.0)
@@ -24,7 +24,7 @@ def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
 
 
 def spans_of(domains: Sequence[str], borders: Sequence[int], samples: int) -> tuple[Span, ...]:
-    """The time each domain lasts, from the samples at which they begin; visits instead of domains that come back."""
+    """Return the samples of each domain, from its first one; of each visit if domains come back."""
     if not borders:
         return ()
     columns = columns_of(domains)
@@ -33,25 +33,25 @@ def spans_of(domains: Sequence[str], borders: Sequence[int], samples: int) -> tu
 
 
 def same_stream(groups: Sequence[Group], ours: Group) -> list[Group]:
-    """The groups whose domains begin and end where ours do: only they fit into one figure over time."""
+    """Return the groups whose domains begin and end where ours do; only they share a time axis."""
     extent = (ours.runs[0].borders, ours.runs[0].samples)
     return [group for group in groups if (group.runs[0].borders, group.runs[0].samples) == extent]
 
 
 def samples_per_point(run: RunRecord) -> int:
-    """How many samples a point of `error_over_time` averages."""
+    """Return how many samples a point of `error_over_time` averages."""
     return min(run.samples, run.window * (2 * (smoothing(run) // 2) + 1))
 
 
 def smoothing(run: RunRecord) -> int:
-    """The window of `smooth` for a trace: a fortieth of it."""
+    """Return the window of `smooth` for a trace: a fortieth of its length."""
     return len(run.error_over_time) // 40
 
 
 def error_over_time(
     groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
 ) -> str:
-    """The error of each method along the stream, smoothed over a fortieth of it."""
+    """Draw the error of each method along the stream, smoothed over a fortieth of it."""
     series = []
     for group in groups:
         trace, window = group.mean_trace(lambda run: run.error_over_time), group.runs[0].window
@@ -64,7 +64,7 @@ def error_over_time(
 def drift_over_time(
     groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
 ) -> str:
-    """How far each method's statistics are from the source's, along the stream."""
+    """Draw the distance of each method's statistics to the source's, along the stream."""
     series = [
         _series(group, colours, group.runs[0].drift_at, group.mean_trace(lambda run: run.drift_over_time))
         for group in groups
@@ -75,7 +75,7 @@ def drift_over_time(
 
 
 def drift_per_layer(groups: Sequence[Group], colours: Mapping[str, str], *, width: int = WIDE) -> str:
-    """How far each BatchNorm layer is from the source at the end, from the first layer to the last."""
+    """Draw the distance of each BatchNorm layer to the source at the end of the stream."""
     drifting = [group for group in groups if drifts(group)]
     layers = list(drifting[0].runs[0].drift_per_layer) if drifting else []
     spans = [Span(depth + 0.5, depth + 1.5, layer) for depth, layer in enumerate(layers)]
@@ -89,12 +89,12 @@ def drift_per_layer(groups: Sequence[Group], colours: Mapping[str, str], *, widt
 
 
 def drifts(group: Group) -> bool:
-    """Whether a method has statistics of its own that moved."""
+    """Return whether a method has statistics that moved."""
     return any(value > 0 for run in group.runs for value in run.drift_over_time)
 
 
 def bank_composition(counts: Sequence[int], classes: Sequence[str], *, width: int = WIDE) -> str:
-    """How many samples of each class the bank holds; of very many classes only those that are there."""
+    """Draw the number of samples per class in the bank; of more than 100 classes only those present."""
     names = [classes[c] if c < len(classes) else str(c) for c in range(len(counts))]
     shown = [c for c in range(len(counts)) if counts[c] or len(counts) <= 100]
     values, labels = [float(counts[c]) for c in shown], [names[c] for c in shown]
@@ -102,7 +102,7 @@ def bank_composition(counts: Sequence[int], classes: Sequence[str], *, width: in
 
 
 def comparison(found: Comparison, *, width: int = WIDE) -> str:
-    """Our average errors over the values of something and, dashed, the paper's; the values stand at equal distances."""
+    """Draw our average errors over the values of a setting and, dashed, the paper's; values are equally spaced."""
     names = list(enumerate(found.values))
     spans = [Span(place - 0.5, place + 0.5, f"{found.name} {value}") for place, value in names]
 

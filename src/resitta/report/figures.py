@@ -1,6 +1,7 @@
-"""Figures as SVG text: they take their colours from the page, so that they fit a light and a dark one.
+"""Line and bar charts as SVG text, for reports and for the service's live page.
 
-Each is drawn for a given width in pixels; a page holds a wide and a narrow drawing and shows the one that fits.
+Colours are CSS variables of the page, so that one drawing fits a light and a dark page. Each is drawn for a given
+width in pixels; a report holds a wide and a narrow drawing and shows the one that fits.
 """
 
 import math
@@ -9,8 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from resitta.report.axes import LETTER, LINE, Plot, Span, empty, room_below
-from resitta.report.svg import Scale, spread, tag, text, ticks
+from resitta.report.axes import LETTER, LINE, Plot, Scale, Span, empty, room_below, spread, tag, text, ticks
 
 WIDE, NARROW, SMALL = 960, 380, 340
 Style = Literal["plain", "strong", "dashed"]
@@ -28,7 +28,7 @@ class Series:
     dots: bool = False
 
     def finite(self) -> list[tuple[float, float]]:
-        """The points that can be drawn."""
+        """Return the points that can be drawn."""
         return [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(y)]
 
 
@@ -40,13 +40,17 @@ def lines(
     y_label: str = "",
     spans: Sequence[Span] = (),
     x_ticks: Sequence[tuple[float, str]] = (),
+    x_unit: str = "",
     from_zero: bool = True,
+    y_top: float | None = None,
+    legend: bool = True,
     width: int = WIDE,
+    height: int | None = None,
 ) -> str:
-    """Draw lines over a common axis, named at their ends when the figure is wide and in a legend when it is narrow.
+    """Draw lines over a common axis, named at their ends if the figure is wide and in a legend if it is narrow.
 
-    `spans` give the axis borders and names. With an `x_label` it has values instead (`x_ticks`, or round ones), and the
-    spans only name what lies under the pointer. A single series needs no name.
+    `spans` give the axis borders and names. With an `x_label` or `x_ticks` it has values instead, and the spans only
+    name what lies under the pointer; with an `x_unit` the value there is named. A single series needs no name.
 
     >>> svg = lines([Series("TENT", (0, 1, 2), (30.0, float("nan"), 20.0))], title="Error over time")
     >>> svg.startswith("<svg") and "Error over time" in svg
@@ -55,13 +59,22 @@ def lines(
     series = [s for s in series if s.finite()]
     if not series:
         return empty(title, width)
-    legend, top = _legend(series, width) if width < WIDE else ("", 30.0)
-    plot, y_ticks = _plot(series, spans, top=top, from_zero=from_zero, width=width, valued=bool(x_label))
+    key, top = _legend(series, width) if legend and width < WIDE else ("", 30.0 if y_label else 8.0)
+    height = height or (250 if width >= WIDE else 200)
+    ys = [y for s in series for _, y in s.finite()]
+    highest = max(ys) if y_top is None else y_top
+    lowest = 0 if from_zero else min(*ys, 0.9 * highest)  # no zooming into the noise
+    y_ticks = ticks(lowest, highest, most=6 if height >= 200 else 2)
+    x = _x_scale(series, spans, width)
+    valued = bool(x_label or x_ticks)
+    bottom = (48 if x_label else 28) if valued else room_below(spans, x)
+    plot = Plot(x, Scale(y_ticks[0], y_ticks[-1], top + height, top), width, top + height + bottom)
     named = plot.borders(spans) + plot.names(spans)
-    x_axis = plot.x_axis(x_ticks or _inner_ticks(plot.x), x_label) if x_label else named
+    x_axis = plot.x_axis(x_ticks or _inner_ticks(x), x_label) if valued else named
     drawn = [_line(plot, s) for s in sorted(series, key=lambda s: s.style == "strong")]
     ends = _end_labels(plot, series) if width >= WIDE else ""
-    return plot.svg(title, legend, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
+    parts = (key, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
+    return plot.svg(title, *parts, x_unit=x_unit)
 
 
 def bars(
@@ -91,25 +104,13 @@ def _bar(plot: Plot, span: Span, value: float, colour: str) -> str:
     return tag("rect", tip, x=middle - width / 2, y=top, width=width, height=height, fill=colour, rx=2)
 
 
-def _plot(
-    series: Sequence[Series],
-    spans: Sequence[Span],
-    *,
-    top: float,
-    from_zero: bool,
-    width: int,
-    valued: bool,
-) -> tuple[Plot, list[float]]:
-    """Choose the ranges and leave room for what stands around them."""
-    xs, ys = zip(*(point for s in series for point in s.finite()), strict=True)
-    y_ticks = ticks(0 if from_zero else min(*ys, 0.9 * max(ys)), max(ys))  # no zooming into the noise
-    starts, stops = [span.start for span in spans], [span.stop for span in spans]
+def _x_scale(series: Sequence[Series], spans: Sequence[Span], width: int) -> Scale:
+    """Choose the range, and leave room for the values of the y axis and for names at the ends of the lines."""
+    xs = [x for s in series for x, _ in s.finite()]
     inset = 0 if spans else 16
     right = max(len(s.label) for s in series) * LETTER + 16 if width >= WIDE and len(series) > 1 else 8
-    x = Scale(min([*xs, *starts]), max([*xs, *stops]), 44 + inset, width - right - inset)
-    height = top + (250 if width >= WIDE else 200)
-    bottom = 48 if valued else room_below(spans, x)
-    return Plot(x, Scale(y_ticks[0], y_ticks[-1], height, top), width, height + bottom), y_ticks
+    low, high = min(xs + [span.start for span in spans]), max(xs + [span.stop for span in spans])
+    return Scale(low, high, 44 + inset, width - right - inset)
 
 
 def _inner_ticks(x: Scale) -> list[tuple[float, str]]:
@@ -117,7 +118,7 @@ def _inner_ticks(x: Scale) -> list[tuple[float, str]]:
 
 
 def _line(plot: Plot, series: Series) -> str:
-    """A path with gaps where values are missing; a point between gaps shows as a dot (the round cap of `h0`)."""
+    """Draw a path with gaps where values are missing; a point between gaps is a dot (the round cap of `h0`)."""
     steps, pen = [], _MOVE
     for x, y in zip(series.x, series.y, strict=True):
         if math.isfinite(y):
@@ -134,14 +135,14 @@ _WIDTHS: dict[Style, float] = {"plain": 1.6, "strong": 3.2, "dashed": 1.6}
 
 
 def _stroke(series: Series, *children: str) -> str:
-    """Give paths the look of a series."""
+    """Apply the style of a series to paths."""
     dashes = "5 4" if series.style == "dashed" else None
     look = {"stroke": series.colour, "stroke_width": _WIDTHS[series.style], "stroke_dasharray": dashes, "fill": "none"}
     return tag("g", *children, class_="series", stroke_linecap="round", stroke_linejoin="round", **look)
 
 
 def _end_labels(plot: Plot, series: Sequence[Series]) -> str:
-    """Names beside the last points, moved apart where lines end close to each other."""
+    """Draw names beside the last points, moved apart where lines end close to each other."""
     if len(series) < 2:
         return ""
     wanted = [plot.y(s.finite()[-1][1]) for s in series]
@@ -153,7 +154,7 @@ def _end_labels(plot: Plot, series: Sequence[Series]) -> str:
 
 
 def _legend(series: Sequence[Series], width: int) -> tuple[str, float]:
-    """Names with a piece of their line, in as many rows as they need; also the height left for the figure's top."""
+    """Draw names with a piece of their line, in as many rows as they need; return them and the top of the plot."""
     if len(series) < 2:
         return "", 30.0
     parts, x, y = [], 0.0, 12.0

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about some runs: nothing is loaded from anywhere."""
+"""One self-contained HTML page about some runs; it loads nothing from elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
@@ -12,12 +12,10 @@ from resitta.report import charts
 from resitta.report.captions import drift_caption, error_caption, facts, headline, heat_words, lead
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
-from resitta.report.heat import difference_table, heat_table
 from resitta.report.identity import common_facts
 from resitta.report.palette import colours, hero
 from resitta.report.paper_comparison import Comparison
-from resitta.report.pictures import BankItem, Strip
-from resitta.report.png import data_uri
+from resitta.report.pictures import BankItem, Strip, data_uri
 from resitta.report.table import table_of
 
 __all__ = ["BankItem", "Strip", "write_page"]
@@ -38,7 +36,7 @@ def write_page(
     commands: Sequence[str] = (),
     highlight: str = "",
 ) -> Path:
-    """Write a page with the table of errors, the figures, the pictures and all that is needed to repeat the runs.
+    """Write a page with the table of errors, the figures, the pictures and how to reproduce the runs.
 
     Args:
         path: the file to write; its folder is made.
@@ -83,12 +81,13 @@ def _tables(groups: Sequence[Group], ours: Group, paper: Mapping[str, PaperRow] 
     table = table_of(groups, paper=paper)
     compared = [(row, max(row.differences[:-1], key=abs)) for row in table.rows if row.paper]
     return {
-        "heat": heat_table(table, colours(groups, ours)),
+        "table": table,
+        "colours": colours(groups, ours),
+        "highest": max((cell.mean for row in table.rows for cell in row.cells), default=0.0) or 1.0,
         "heat_words": heat_words(groups, table),
         "compared": compared,
         "notes": table.notes,
         "source_compared": any(row.method == "source" for row, _ in compared),
-        "differences": difference_table(table) if compared else "",
     }
 
 
@@ -109,12 +108,12 @@ def _figures(groups: Sequence[Group], ours: Group, classes: Sequence[str]) -> di
 
 
 def _both(draw: Callable[..., str], *what: Any) -> str:
-    """A figure twice, for a wide and for a narrow window; the style sheet shows one."""
+    """Draw a figure twice, for a wide and for a narrow window; the style sheet shows one."""
     return f'<div class="wide">{draw(*what, width=WIDE)}</div><div class="narrow">{draw(*what, width=NARROW)}</div>'
 
 
 def _performance(group: Group) -> dict[str, Any]:
-    """What the table of calibration and speed says about one row, as means over the seeds."""
+    """Return one row of the table of calibration and speed, as means over the seeds."""
     return {
         "label": group.label,
         "seeds": len(group.runs),
@@ -132,9 +131,12 @@ def _pictures(strip: Strip) -> list[tuple[str, str]]:
 
 
 def _render(content: dict[str, Any]) -> str:
-    """Fill the template; every string is escaped except figures and tables, which escape their own."""
+    """Fill the template; every string is escaped except figures, which escape their own."""
     files = resources.files("resitta.report")
-    template, css, js = (files.joinpath(name).read_text("utf-8") for name in ("page.html", "page.css", "page.js"))
-    engine = require("jinja2", "demo").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    page: str = engine.from_string(template).render(**content, css=css, js=js)
+    template, *styles, script, own = (
+        files.joinpath(name).read_text("utf-8")
+        for name in ("page.html", "base.css", "page.css", "figures.js", "page.js")
+    )
+    engine = require("jinja2", "bench").Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    page: str = engine.from_string(template).render(**content, css="".join(styles), js=script + own)
     return page

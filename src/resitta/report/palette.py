@@ -1,4 +1,4 @@
-"""One colour per method, the same in every figure of a page, and safe for the colour-blind.
+"""One colour per method, the same in every figure of a page, distinguishable with colour blindness.
 
 Any two of them differ by a CIE76 ΔE of 15 or more, also as people with protanopia, deuteranopia or tritanopia see them.
 Colours are CSS variables, so that a page can give lighter ones on a dark ground; the fallback serves a lone figure.
@@ -24,7 +24,7 @@ _OTHERS = {
 
 
 def hero(groups: Sequence[Group], highlight: str = "") -> Group:
-    """The group a report is about: the best one called `highlight`, else ResiTTA, else the best that adapts.
+    """Return the group a report is about: the best one called `highlight`, else ResiTTA, else the best that adapts.
 
     `highlight` is the label of a row or the name or title of a method, in any case of letters.
     """
@@ -39,16 +39,16 @@ def hero(groups: Sequence[Group], highlight: str = "") -> Group:
 
 
 def called(groups: Sequence[Group], name: str) -> list[Group]:
-    """The groups with this label or, if there is none, of the method with this name or title."""
+    """Return the groups with this label or, if there is none, of the method with this name or title."""
     exact = [group for group in groups if name.lower() == group.label.lower()]
     names = [(group, (group.method.lower(), title_of(group.runs[0]).lower())) for group in groups]
     return exact or [group for group, known in names if name.lower() in known]
 
 
 def colours(groups: Sequence[Group], ours: Group | None = None) -> dict[str, str]:
-    """Each group's colour by its label: the accent for the hero, grey for the source, others as they are known.
+    """Return each group's colour by its label: the accent for the hero, grey for the source, fixed ones for methods.
 
-    Groups beyond the known methods take the colours that are left, then begin again.
+    Groups of other methods take the colours that are left, then start over.
     """
     chosen = {(ours or hero(groups)).label: ACCENT}
     for group in groups:

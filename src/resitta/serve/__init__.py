@@ -1,6 +1,6 @@
-"""The service: predictions over HTTP from a model that goes on adapting to what it is asked.
+"""The service: predictions over HTTP from a model that keeps adapting to its requests.
 
-Requests are decoded (`images`, `bodies`), predicted in small batches by a reader thread from an immutable copy of the
-teacher (`reader`), and then learned from by the one writer thread that owns the adapter (`writer`). `engine` joins
-them, `app` speaks HTTP, `page/` is what a browser sees at `/`.
+`app` speaks HTTP: `routes_predict` reads a body (`request_body`), has it decoded (`decoders`, `images`) and submits the
+images to the `engine`. A reader thread predicts small batches with an immutable copy of the teacher (`reader`); the
+writer thread owns the adapter and learns from them (`writer`). `page/` is the live page, `launch` the Python API.
 """

@@ -1,29 +1,55 @@
-"""HTTP: an engine as a FastAPI application."""
+"""The FastAPI application around an engine: routes, pages and error responses."""
 
-from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
 
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
-from resitta.serve.allowed_hosts import AllowedHosts
+from resitta.errors import ResittaError
 from resitta.serve.engine import Engine
-from resitta.serve.error_responses import add_refusals
-from resitta.serve.pages import add_pages
-from resitta.serve.routes_admin import Control
-from resitta.serve.routes_predict import Predicting
-from resitta.serve.security import check_site, token_holder
+from resitta.serve.http_errors import Refused
+from resitta.serve.metrics import ServiceMetrics
+from resitta.serve.routes_admin import AdminRoutes
+from resitta.serve.routes_predict import PredictRoutes
+from resitta.serve.security import AllowedHosts, check_site, require_token
 from resitta.serve.settings import Resize
+
+PAGES = {
+    "/": ("resitta.serve", "page/index.html", "text/html"),
+    "/docs": ("resitta.serve", "page/docs.html", "text/html"),
+    "/docs.js": ("resitta.serve", "page/docs.js", "text/javascript"),
+    "/page.css": ("resitta.serve", "page/page.css", "text/css"),
+    "/page.js": ("resitta.serve", "page/page.js", "text/javascript"),
+    "/base.css": ("resitta.report", "base.css", "text/css"),
+    "/figures.js": ("resitta.report", "figures.js", "text/javascript"),
+}
+"""The files that a browser may load, each with its package, path and type."""
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+LINGER_BYTES, LINGER_SECONDS = 32 * 2**20, 2.0
+"""How much a refused client may still send, and for how long, before its connection is closed."""
 
 
 def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None) -> FastAPI:
-    """Make the service around an engine, which it starts and closes; the token is for the routes of `Control`.
+    """Create the service around an engine, which it starts and closes.
 
-    `names` of hosts are those that it answers to; None stands for any.
+    `token` protects the routes of `AdminRoutes`. `names` are the host names it answers to; None means any.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        async with predicting.decoders:
+        async with predict.decoders:
             with engine:
                 yield
 
@@ -31,18 +57,88 @@ def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Co
         title="resitta",
         description="Predictions from a model that adapts while it serves.",
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's own page loads its script from elsewhere; ours is in `pages`
+        docs_url=None,  # FastAPI's own page loads its script from another site
         redoc_url=None,
         redirect_slashes=False,
         dependencies=[Depends(check_site)],
     )
-    predicting = Predicting(engine, resize)
-    app.state.token, app.state.limits, app.state.metrics = token, engine.limits, predicting.metrics
-    app.include_router(predicting.routes())
-    app.include_router(Control(engine).routes(), dependencies=[Depends(token_holder(token))])
-    add_pages(app)
-    add_refusals(app, predicting.metrics)
+    predict = PredictRoutes(engine, resize)
+    app.state.token, app.state.limits, app.state.metrics = token, engine.limits, predict.metrics
+    app.include_router(predict.routes())
+    app.include_router(AdminRoutes(engine).routes(), dependencies=[Depends(require_token(token))])
+    for path, (package, file, kind) in PAGES.items():
+        content = files(package).joinpath(file).read_bytes()
+        app.add_api_route(path, _page(content, kind), include_in_schema=False)
+    _add_error_handlers(app, predict.metrics)
     if names is not None:
-        app.add_middleware(AllowedHosts, names=names, metrics=predicting.metrics)
-    app.openapi()  # is kept; made when it is asked for, it would hold up the event loop
+        app.add_middleware(AllowedHosts, names=names, metrics=predict.metrics)
+    app.openapi()  # cached now; built on demand, it would block the event loop
     return app
+
+
+def _page(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
+    async def page() -> Response:
+        return Response(content, media_type=kind, headers=PAGE_HEADERS)
+
+    return page
+
+
+def _add_error_handlers(app: FastAPI, metrics: ServiceMetrics) -> None:
+    """Answer every exception with a status and a JSON object that holds one sentence, and count it."""
+
+    def respond(
+        status: int, sentence: str, headers: dict[str, str] | None = None, kind: type[JSONResponse] = JSONResponse
+    ) -> JSONResponse:
+        metrics.refusals.labels(status=str(status)).inc()
+        return kind({"error": sentence}, status, headers)
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(error.status)
+        return respond(error.status, str(error), headers, LastResponse if error.close else JSONResponse)
+
+    @app.exception_handler(TimeoutError)
+    async def too_slow(_: Request, __: TimeoutError) -> JSONResponse:
+        return respond(503, f"no answer within {app.state.limits.answer_timeout:g} s; try again later")
+
+    @app.exception_handler(ResittaError)
+    async def unsuitable(_: Request, error: ResittaError) -> JSONResponse:
+        return respond(400, str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return respond(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        sentence = f"{request.method} {request.url.path[:100]}: {error.detail}; /openapi.json lists all routes"
+        return respond(error.status_code, sentence, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        return respond(500, f"the service failed ({type(error).__name__}); see its log")
+
+
+class LastResponse(JSONResponse):
+    """The last response of a connection, for a client that may still be sending.
+
+    Closing a connection with unread bytes resets it, and the client might never see the response. So the rest of the
+    request is read and dropped, up to a limit, before the connection is closed.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response, drop the rest of the request, close the connection."""
+        headers = [*self.raw_headers, (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                await _drop(receive)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drop(receive: Receive) -> None:
+    left = LINGER_BYTES
+    while left > 0 and (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+        left -= len(message.get("body", b""))

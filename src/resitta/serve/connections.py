@@ -1,7 +1,8 @@
-"""How many connections there are, and how long each may take: a layer between the event loop and any HTTP protocol.
+"""Limit connections and slow clients: an asyncio protocol in front of the server's HTTP protocol.
 
-A client that reads slowly, or not at all, is cut off. Where there are too many connections, those that do nothing make
-way, those of the client with the most first: so a probe gets through however many connections somebody else holds.
+uvicorn's `limit_concurrency` answers 503 to everybody once there are too many connections, and it has no timeout for
+clients that send or read slowly. Here such clients are cut off. If there are too many connections, an idle one of the
+client with the most is closed, so a probe gets through no matter how many connections somebody else holds.
 """
 
 import asyncio
@@ -17,30 +18,29 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from resitta.serve.clients import address_key
-from resitta.serve.metrics import Metrics
+from resitta.serve.metrics import ServiceMetrics
+from resitta.serve.security import address_key
 from resitta.serve.settings import Limits
 
 HEAD_SECONDS = 10.0
-"""For the head of a request, once something of it, or the connection, is there."""
+"""Timeout for the head of a request, from the connection or its first byte."""
 WRITE_SECONDS = 10.0
-"""For a client to take an answer."""
+"""Timeout for a client to read a response."""
 LIFETIME_SECONDS = 600.0
-"""After these a connection is closed with its next answer."""
+"""Age at which a connection is closed after its next response."""
 TURNED_AWAY_SECONDS, TURNED_AWAY = 2.0, 100
-"""How long a connection that finds no room may read why, and how many may do so at once."""
+"""How long a refused connection may read the reason, and how many may do so at once."""
 RESET = struct.pack("ii", 1, 0)
-"""Do not linger: close by a reset."""
+"""SO_LINGER of zero seconds: close with a reset."""
 
 
 class Connections:
     """The connections of one server.
 
-    `protocol` goes around the server's own protocol and `app` around its application; the two meet by the address of
-    the other side.
+    `protocol` wraps the server's protocol factory and `app` its application; the peer's address links the two.
     """
 
-    def __init__(self, limits: Limits, metrics: Metrics, *, most: int) -> None:
+    def __init__(self, limits: Limits, metrics: ServiceMetrics, *, most: int) -> None:
         self.metrics = metrics
         self.most = min(most, limits.connections)
         self.most_of_client = self.most if limits.proxies else limits.client_connections
@@ -53,13 +53,13 @@ class Connections:
         return len(self._by_peer)
 
     def protocol(self, make: Callable[..., asyncio.Protocol]) -> Callable[..., asyncio.Protocol]:
-        """Put the limits around each protocol that a server makes for a connection."""
+        """Wrap the protocol that a server creates for each connection."""
         return lambda **options: Connection(make(**options), self)
 
     def app(self, app: ASGIApp) -> ASGIApp:
-        """Tell each connection when a request of it begins and ends."""
+        """Wrap an application to notify each connection when a request begins and ends."""
 
-        async def attended(scope: Scope, receive: Receive, send: Send) -> None:
+        async def tracked(scope: Scope, receive: Receive, send: Send) -> None:
             connection = self._by_peer.get(scope.get("client"))
             if scope["type"] != "http" or connection is None:
                 await app(scope, receive, send)
@@ -67,16 +67,16 @@ class Connections:
             connection.begin()
             try:
                 await app(scope, receive, closing(send) if connection.old else send)
-            except asyncio.CancelledError:  # the server stops and has waited long enough
-                with suppress(RuntimeError):  # part of the answer is sent already
+            except asyncio.CancelledError:  # uvicorn's timeout for a graceful shutdown is over
+                with suppress(RuntimeError):  # part of the response is already sent
                     await JSONResponse({"error": "the service is stopping; try again later"}, 503)(scope, receive, send)
             finally:
                 connection.end()
 
-        return attended
+        return tracked
 
     def admit(self, connection: "Connection") -> bool:
-        """Take a connection in, if need be in place of another."""
+        """Admit a connection, in place of an idle one if necessary."""
         of_client = self._by_client.get(connection.client, set())
         if len(of_client) >= self.most_of_client and not self._make_way(of_client):
             return False
@@ -85,11 +85,11 @@ class Connections:
             if not self._make_way(largest) and not self._make_way(self._by_peer.values()):
                 return False
         self._by_peer[connection.peer] = connection
-        self._by_client[connection.client].add(connection)  # a new set where the last of the old one made way
+        self._by_client[connection.client].add(connection)  # `of_client` is gone if its last one was cut
         return True
 
     def leave(self, connection: "Connection") -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         if self._by_peer.get(connection.peer) is connection:
             del self._by_peer[connection.peer]
         of_client = self._by_client.get(connection.client, set())
@@ -98,7 +98,7 @@ class Connections:
             self._by_client.pop(connection.client, None)
 
     def _make_way(self, group: Collection["Connection"]) -> bool:
-        """Cut one connection whose answer is not read, or else the one that has had no request for the longest."""
+        """Cut a connection that does not read its response, else the one idle for longest."""
         useless = [connection for connection in group if connection.blocked or not connection.requests]
         if not useless:
             return False
@@ -107,7 +107,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: passes everything on to the protocol inside, and keeps the time."""
+    """One connection: forwards all events to the inner protocol and enforces the timeouts."""
 
     def __init__(self, inner: asyncio.Protocol, table: Connections) -> None:
         self.inner = inner
@@ -123,21 +123,21 @@ class Connection(asyncio.Protocol):
 
     @property
     def blocked(self) -> bool:
-        """Whether the client does not take what was sent to it."""
+        """Whether the client is not reading."""
         return "write" in self._timers
 
     @property
     def old(self) -> bool:
-        """Whether the connection should end with its next answer."""
+        """Whether to close the connection after its next response."""
         return self.loop.time() > self.made + LIFETIME_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Find room for the connection, or say that there is none."""
+        """Admit the connection, or tell it that there are too many."""
         self._transport = transport
         found = transport.get_extra_info("peername")
         self.peer = tuple(found[:2]) if found else self
         self.client = address_key(self.peer[0]) if found else ""
-        transport.set_write_buffer_limits(high=0)  # so that `pause_writing` tells of every byte not taken
+        transport.set_write_buffer_limits(high=0)  # `pause_writing` is then called as soon as a byte is not read
         self._admitted = self.table.admit(self)
         if self._admitted:
             self.inner.connection_made(transport)
@@ -146,18 +146,18 @@ class Connection(asyncio.Protocol):
             self._turn_away(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a request's head, unless it is there."""
+        """Start the timeout for a request's head, unless it is running."""
         if self._admitted:
             if not self.requests and "read" not in self._timers:
                 self._start("read", HEAD_SECONDS, "head")
             self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass it on."""
+        """Forward the event."""
         return self.inner.eof_received() if self._admitted else None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop the timers."""
         self._stop("read")
         self._stop("write")
         if self._admitted:
@@ -167,40 +167,40 @@ class Connection(asyncio.Protocol):
             self.table.turned_away -= 1
 
     def pause_writing(self) -> None:
-        """The client does not take what is sent: give it some time."""
+        """Start the timeout for a client that does not read."""
         self._start("write", WRITE_SECONDS, "write")
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """All is sent."""
+        """Stop the timeout: everything is sent."""
         self._stop("write")
         self.inner.resume_writing()
 
     def begin(self) -> None:
-        """A request is complete but for its body, and is now worked on."""
+        """Note that the application received the head of a request."""
         self.requests += 1
         self.since = self.loop.time()
         self._start("read", self.table.request_seconds, "request")
 
     def end(self) -> None:
-        """The application has given its answer."""
+        """Note that the application sent its response."""
         self.requests -= 1
         self.since = self.loop.time()
         self._stop("read")
 
     def cut(self, reason: str) -> None:
-        """End the connection at once."""
+        """Close the connection immediately."""
         if self._admitted:
             self.table.leave(self)
         if self._transport is None or (self._transport.is_closing() and not self.blocked):
             return
         self.table.metrics.cut.labels(reason=reason).inc()
-        if self.blocked:  # let the system forget at once what it holds for the client
+        if self.blocked:  # discard the kernel's send buffer
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self._transport.abort()
 
     def _turn_away(self, transport: asyncio.Transport) -> None:
-        """Answer before anything is asked; close only when that can have been read."""
+        """Respond before any request is read, and close once the client had time to read it."""
         self.table.turned_away += 1
         self.table.metrics.refusals.labels(status="429").inc()
         if self.table.turned_away > TURNED_AWAY:
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
 
 
 def closing(send: Send) -> Send:
-    """Let an answer be the last of its connection."""
+    """Add `Connection: close` to a response."""
 
     async def last(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,7 +1,7 @@
-"""A process that decodes images and can be killed: it reads bodies of requests from a socket and writes arrays.
+"""The process that decodes images for `decoders`: it reads request bodies from a socket and writes arrays.
 
-It is started by `decoders` and does not import torch, so that it is small and there at once. It ends
-itself when a request takes too much processor time, and when its parent is gone.
+It does not import torch, so it is small and starts fast. It exits when a request takes too much processor time, and
+when its parent exits.
 """
 
 import json
@@ -20,23 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from resitta.serve.forms import payloads
 from resitta.serve.http_errors import Refused
-from resitta.serve.images import Decoder, TooMuchWork
+from resitta.serve.images import Decoder, TooMuchWork, payloads
 
 REQUEST = struct.Struct("<HQ")
 """The bytes of the content type and of the body, which follow."""
 REPLY = struct.Struct("<HIQ")
-"""A status of HTTP, the number of images, and the bytes that follow: of the images if it is 200, else of a sentence."""
+"""An HTTP status, the number of images, and the length of what follows: the images if decoded, else a sentence."""
 OK, ELSEWHERE = 200, 300
-"""Decoded; and: another worker, which takes on more work, should do it."""
+"""Decoded to uint8; and: too much work for this lane, use the other one."""
 FLOATS = 201
-"""Decoded, to float32 instead of uint8."""
+"""Decoded to float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker is told when it starts: how to decode, and what it may use for one request."""
+    """The configuration of a worker: the decoder's arguments, and the limits for one request."""
 
     decoder: dict[str, Any]
     seconds: float
@@ -45,7 +44,7 @@ class Job:
 
 
 def main(arguments: list[str]) -> None:
-    """Decode until the other side of the socket is gone."""
+    """Decode until the other end of the socket is closed."""
     job = Job(**json.loads(arguments[1]))
     with socket.socket(fileno=int(arguments[0])) as parent, suppress(BrokenPipeError, ConnectionResetError):
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
@@ -63,10 +62,10 @@ def main(arguments: list[str]) -> None:
 
 
 def _limit(job: Job) -> None:
-    """Take less of the processor than the service itself, and no more memory than allowed."""
+    """Lower the priority and limit the memory."""
     os.nice(job.nice)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere the limit has no effect, or another one
+    if sys.platform == "linux":  # elsewhere the limit has no effect or a different one
         with open("/proc/self/statm", encoding="ascii") as file:
             used = int(file.read().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (used + job.memory, used + job.memory))
@@ -74,19 +73,15 @@ def _limit(job: Job) -> None:
 
 def _end_with(parent: socket.socket) -> None:
     watch = select.poll()
-    watch.register(parent, 0)  # no event but the end of the other side
+    watch.register(parent, 0)  # reports only that the other end is closed
     watch.poll()
     os._exit(1)
 
 
 def _read(parent: socket.socket, size: int) -> bytearray:
     found = bytearray(size)
-    view = memoryview(found)
-    while view:
-        count = parent.recv_into(view)
-        if not count:
-            os._exit(0)
-        view = view[count:]
+    if parent.recv_into(found, size, socket.MSG_WAITALL) < size:
+        os._exit(0)
     return found
 
 
@@ -101,7 +96,7 @@ def _reply(decoder: Decoder, kind: str, body: bytes) -> bytes:
         return _refusal(413, "the images take more memory to decode than a request may use; make them smaller")
     except Exception as error:
         traceback.print_exc()
-        return _refusal(500, f"the decoder failed ({type(error).__name__}); its log says more")
+        return _refusal(500, f"the decoder failed ({type(error).__name__}); see its log")
     status = OK if images.dtype == np.uint8 else FLOATS
     return REPLY.pack(status, len(images), images.nbytes) + images.tobytes()
 

@@ -1,7 +1,7 @@
-"""Worker processes that decode images, so that no request can hold up another: each may be killed at any moment.
+"""Worker processes that decode images. A request that takes too long is ended by killing its worker.
 
-Two lanes: small images never wait behind large ones. Within a lane, clients take turns. Only small files of a plain
-structure, whose cost is known beforehand, are decoded by threads of this process, where that takes the least time.
+There are two lanes, so that small images never wait behind large ones. Within a lane, each client has a bounded share.
+Only small files of simple structure, whose cost is known in advance, are decoded in threads of this process: faster.
 """
 
 import asyncio
@@ -25,29 +25,28 @@ from torch import Tensor
 from resitta.errors import WorkerLost
 from resitta.serve import files
 from resitta.serve.decode_worker import ELSEWHERE, FLOATS, OK, REPLY, REQUEST, Job
-from resitta.serve.forms import RAW, kind_of
 from resitta.serve.http_errors import Refused
-from resitta.serve.images import Decoder, TooMuchWork
-from resitta.serve.metrics import Metrics
+from resitta.serve.images import RAW, Decoder, TooMuchWork, media_type
+from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.settings import Limits, Resize
 
 PLAIN_BODY, PLAIN_WORK = 2**17, 2**18
-"""Bytes of a plain file, and its pixels, that are decoded in this process: a few milliseconds; 500×375 are fewer."""
+"""Bytes and pixels of a simple file that is decoded in this process, in a few milliseconds; 500×375 is less."""
 WORKERS = 2
 """Processes per lane."""
 SMALL_WORK = 2**19
-"""Pixels that a worker for small images goes over for one request; 640×480 are fewer."""
+"""Pixels that a worker for small images decodes for one request; 640×480 is less."""
 SMALL_BODY = 2**20
 """Bytes of a request for the lane of small images."""
 NICE = 10
-"""How far the workers for large images stand back behind the service itself when the processor is busy."""
+"""Niceness of the workers for large images, below the service itself."""
 ONE_SEND = 2**16
-"""Bytes that are copied rather than sent by a call of their own."""
+"""Bytes of a body that is copied behind its header to save a system call."""
 START_SECONDS = 60.0
 COPIES = 4
-"""How often a worker may hold the body and the result of a request, which are converted on their way."""
+"""Copies of a request's body and result that a worker may hold at once."""
 SPARE_MEMORY = 64 * 2**20
-"""Bytes of a worker beyond these."""
+"""Further bytes that a worker may allocate."""
 
 _BOOT = """
 import sys
@@ -55,20 +54,16 @@ sys.path.insert(0, sys.argv[1])
 from resitta.serve.decode_worker import main
 main(sys.argv[2:])
 """
-"""Imports the worker from where this package is; it takes no torch."""
+"""Imports the worker from this package; it does not import torch."""
 
 Reply = tuple[int, int, bytearray]
 Gone = Callable[[], Awaitable[bool]]
 
 
 class Decoders:
-    """The decoding of one service. Use it in an `async with` block.
+    """The decoders of one service, as an asynchronous context manager."""
 
-    `decode` takes the content type and the body of a request and returns its images, N×3×size×size in [0, 1]; bodies
-    that cannot be decoded within the limits are refused.
-    """
-
-    def __init__(self, limits: Limits, metrics: Metrics, size: int, resize: Resize) -> None:
+    def __init__(self, limits: Limits, metrics: ServiceMetrics, size: int, resize: Resize) -> None:
         decoder: dict[str, Any] = {
             "size": size,
             "resize": resize,
@@ -94,8 +89,11 @@ class Decoders:
         self.threads.shutdown()
 
     async def decode(self, kind: str, body: bytearray, *, client: str, gone: Gone | None = None) -> Tensor:
-        """Decode the body of a request; not if the client is gone when its turn comes."""
-        if len(body) <= PLAIN_BODY and kind_of(kind) in RAW:
+        """Return the images in the body of a request, N×3×size×size: uint8, or float32 in [0, 1].
+
+        Bodies that exceed the limits are refused, and large ones whose client disconnected before they were decoded.
+        """
+        if len(body) <= PLAIN_BODY and media_type(kind) in RAW:
             loop = asyncio.get_running_loop()
             if (images := await loop.run_in_executor(self.threads, self._decode_plain, bytes(body))) is not None:
                 return images
@@ -110,7 +108,7 @@ class Decoders:
         return images.view(count, 3, self.size, self.size)
 
     def _decode_plain(self, raw: bytes) -> Tensor | None:
-        """Decode a file if it is plain and small, in a thread, which could not be stopped."""
+        """Decode a file if it is small and of simple structure: a thread cannot be killed."""
         if not files.is_plain(raw):
             return None
         try:
@@ -120,9 +118,9 @@ class Decoders:
 
 
 class Lane:
-    """Some workers with the same job; each client has at most `share` requests in their queue."""
+    """Workers with the same job. Each client may have `share` requests queued; its others wait behind them."""
 
-    def __init__(self, job: Job, metrics: Metrics, *, share: int) -> None:
+    def __init__(self, job: Job, metrics: ServiceMetrics, *, share: int) -> None:
         self.job = job
         self.metrics = metrics
         self.share = share
@@ -132,7 +130,7 @@ class Lane:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start all workers and wait until they are ready."""
+        """Start all workers."""
         await asyncio.gather(*(self._add() for _ in range(WORKERS)))
 
     async def close(self) -> None:
@@ -144,7 +142,7 @@ class Lane:
         await asyncio.gather(*(worker.wait() for worker in self._workers))
 
     async def ask(self, kind: str, body: bytearray, client: str, gone: Gone | None = None) -> Reply:
-        """Have a worker decode a body, when it is the client's turn."""
+        """Decode a body in the next idle worker."""
         if (turns := self._shares.get(client)) is None:
             self._shares[client] = turns = asyncio.Semaphore(self.share)
         async with turns:
@@ -152,7 +150,7 @@ class Lane:
                 self._release(worker)
             try:
                 if gone is not None and await gone():
-                    raise Refused(499, "the client has gone before its images were decoded", close=True)
+                    raise Refused(499, "the client disconnected before its images were decoded", close=True)
                 return await worker.ask(kind, body)
             except WorkerLost as error:
                 raise Refused(413, f"the images cannot be decoded ({error}); send smaller or other ones") from None
@@ -174,20 +172,15 @@ class Lane:
         task.add_done_callback(self._tasks.discard)
 
     async def _replace(self) -> None:
-        """Start another worker, however long it takes: nothing is decoded without."""
+        """Start another worker; retry until it runs."""
         while True:
             with suppress(WorkerLost, OSError, TimeoutError):
                 return await self._add()
             await asyncio.sleep(1)
 
     async def _add(self) -> None:
-        worker = Worker(self.job)
+        worker = await Worker.start(self.job)
         self._workers.add(worker)
-        try:
-            await worker.start()
-        except BaseException:
-            self._workers.discard(worker)
-            raise
         self._idle.put_nowait(worker)
 
 
@@ -195,44 +188,40 @@ class Worker:
     """One process and the socket to it."""
 
     def __init__(self, job: Job) -> None:
+        """Start a process that shares nothing but a socket; it exits when the socket is closed."""
         self.job = job
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
         self._killed = False
-
-    async def start(self) -> None:
-        """Start the process and wait until it has imported what it needs."""
-        self._process, self._socket = await asyncio.to_thread(self._spawn)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await self._reply()
-        except BaseException:
-            self.kill()
-            raise
-
-    @property
-    def running(self) -> bool:
-        """Whether it is there to decode."""
-        return self._process is not None and self._process.poll() is None and not self._killed
-
-    def _spawn(self) -> "tuple[subprocess.Popen[bytes], socket.socket]":
-        """Run the worker's file with nothing of this process but a socket, at whose end the worker ends as well."""
-        ours, other = socket.socketpair()
+        self._socket, other = socket.socketpair()
         with other:
-            arguments = [str(Path(__file__).parents[2]), str(other.fileno()), json.dumps(asdict(self.job))]
-            process = subprocess.Popen(
+            arguments = [str(Path(__file__).parents[2]), str(other.fileno()), json.dumps(asdict(job))]
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _BOOT, *arguments],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
-                process_group=0,  # Ctrl-C in a terminal is for the service, which ends its workers itself
+                process_group=0,  # Ctrl-C in a terminal must not reach the workers
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             )
-        ours.setblocking(False)
-        return process, ours
+        self._socket.setblocking(False)
+
+    @classmethod
+    async def start(cls, job: Job) -> "Worker":
+        """Start a process and wait until it has imported what it needs."""
+        worker = await asyncio.to_thread(cls, job)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await worker._reply()
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    @property
+    def running(self) -> bool:
+        """Whether it can decode."""
+        return not self._killed and self._process.poll() is None
 
     async def ask(self, kind: str, body: bytearray) -> Reply:
-        """Have it decode a body; given up, it is killed, since it cannot be told to stop."""
-        assert self._socket is not None
+        """Decode a body. The worker is killed if this is cancelled, since decoding cannot be interrupted."""
         loop, encoded = asyncio.get_running_loop(), kind.encode("latin-1", "replace")
         try:
             head = REQUEST.pack(len(encoded), len(body)) + encoded
@@ -254,7 +243,6 @@ class Worker:
         return status, count, await self._read(size)
 
     async def _read(self, size: int) -> bytearray:
-        assert self._socket is not None
         loop, found = asyncio.get_running_loop(), bytearray(size)
         view = memoryview(found)
         while view:
@@ -265,21 +253,17 @@ class Worker:
         return found
 
     async def _reason(self) -> str:
-        assert self._process is not None
         code = await asyncio.to_thread(self._process.wait)
         if code == -signal.SIGPROF:
             return f"they took more than {self.job.seconds:g} s of processor time"
         return f"the decoder ended with status {code}"
 
     def kill(self) -> None:
-        """End the process at once, whatever it does."""
+        """Kill the process."""
         self._killed = True
-        if self._process is not None:
-            self._process.kill()
-        if self._socket is not None:
-            self._socket.close()
+        self._process.kill()
+        self._socket.close()
 
     async def wait(self) -> None:
-        """Let the system forget the process."""
-        if self._process is not None:
-            await asyncio.to_thread(self._process.wait)
+        """Reap the process."""
+        await asyncio.to_thread(self._process.wait)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
+from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting
-from resitta.serve.claim import Claim
 from resitta.serve.events import Events
 from resitta.serve.reader import Answer, Reader
 from resitta.serve.settings import Limits

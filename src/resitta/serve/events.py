@@ -1,4 +1,4 @@
-"""What happened to a service, for people: a short list of dated sentences."""
+"""The event log of a service: dated sentences for its live page."""
 
 import time
 from collections import deque
@@ -15,8 +15,8 @@ Kind = Literal["control", "guard", "failure"]
 
 
 @dataclass(frozen=True)
-class Event:
-    """One thing that happened, at a time in seconds since 1970."""
+class LogEntry:
+    """One entry of the log; `time` is in seconds since 1970."""
 
     time: float
     kind: Kind
@@ -24,7 +24,7 @@ class Event:
 
 
 class Events(Callback):
-    """The last events. Any thread may add one; as a callback it adds what a guard does.
+    """The latest entries. Thread-safe; as a callback it logs what the guard does.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -33,22 +33,22 @@ class Events(Callback):
     """
 
     def __init__(self, keep: int = 100) -> None:
-        self._events: deque[Event] = deque(maxlen=keep)
+        self._events: deque[LogEntry] = deque(maxlen=keep)
 
     def add(self, kind: Kind, text: str) -> None:
-        """Note that something happened now."""
-        self._events.append(Event(time.time(), kind, text))
+        """Add an entry, dated now."""
+        self._events.append(LogEntry(time.time(), kind, text))
 
     def on_event(self, adapter: "Adapter", event: object) -> None:
-        """Note that a guard of the adapter has fired, and that its reason has ended."""
+        """Log that a guard fired, and that its reason ended."""
         if isinstance(event, GuardFired):
             self.add("guard", _sentence(event))
         if isinstance(event, GuardEnded):
             found = f"{event.found} {'images' if event.reason == 'unknown' else 'steps'} in {event.lasted} samples"
             self.add("guard", f"{event.reason} has ended: {found}")
 
-    def newest(self) -> list[Event]:
-        """The events, the newest first."""
+    def newest(self) -> list[LogEntry]:
+        """Return the entries, the newest first."""
         return list(self._events)[::-1]
 
 

@@ -1,20 +1,38 @@
-"""The last minutes of a service, second by second: what the page draws."""
+"""The last minutes of traffic, second by second, and the charts that the live page shows of them."""
 
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resitta.report.axes import Span
+from resitta.report.figures import Series, lines
+
 Floats = NDArray[np.floating]
+Point = dict[str, Any]
+
+SHORTEST, LONGEST = 60, 300
+"""Seconds that a chart shows."""
+GAP = 5
+"""Seconds without a request that break a line."""
+CHARTS: dict[str, dict[str, str]] = {
+    "entropy": {"entropy": "entropy"},
+    "confidence": {"confidence": "confidence"},
+    "throughput": {"images/s": "images"},
+    "latency": {"median": "p50_ms", "99 %": "p99_ms"},
+}
+"""The lines of each chart: their names, and their keys in a point."""
+COLOURS = ("var(--accent, #c2410c)", "var(--second, #14336f)")
 
 
 @dataclass
 class Second:
-    """What was answered in one second."""
+    """The answers of one second."""
 
     time: int
     requests: int = 0
@@ -23,15 +41,15 @@ class Second:
     confidence: float = 0.0
     labels: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
-    summary: dict[str, Any] | None = None
+    summary: Point | None = None
 
     def finish(self) -> None:
-        """Keep the point, and let go of the latencies it was made from."""
+        """Compute the point and drop the latencies it was computed from."""
         self.summary = self.point()
         self.latencies = []
 
-    def point(self) -> dict[str, Any]:
-        """The second as means and quantiles; latencies in milliseconds."""
+    def point(self) -> Point:
+        """Return means and quantiles; latencies in milliseconds."""
         if self.summary is not None:
             return self.summary
         median, late = np.percentile(self.latencies, (50, 99)) * 1000
@@ -47,22 +65,23 @@ class Second:
         }
 
 
-class History:
-    """The seconds in which something was answered, for a few minutes back. Only one thread may use it.
+class TrafficHistory:
+    """The seconds of the last minutes in which requests were answered. Not thread-safe.
 
-    >>> history = History(clock=lambda: 100.5)
+    >>> history = TrafficHistory(clock=lambda: 100.5)
     >>> history.add(np.array([2]), np.array([0.9]), np.array([0.3]), latency=0.012)
     >>> history.points()[0]["p50_ms"], history.class_mix()
     (12.0, {2: 1})
     """
 
-    def __init__(self, *, seconds: int = 300, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, seconds: int = LONGEST, clock: Callable[[], float] = time.time) -> None:
         self.seconds = seconds
         self.clock = clock
         self._seconds: deque[Second] = deque()
+        self._drawn: dict[tuple[int, int], dict[str, str]] = {}
 
     def add(self, labels: NDArray[np.int64], confidences: Floats, entropies: Floats, *, latency: float) -> None:
-        """Note the answer to one request."""
+        """Record the answer to one request."""
         now = int(self.clock())
         if not self._seconds or self._seconds[-1].time != now:
             if self._seconds:
@@ -77,13 +96,13 @@ class History:
         second.labels.update(labels.tolist())
         second.latencies.append(latency)
 
-    def points(self) -> list[dict[str, Any]]:
-        """One point per second, the oldest first."""
+    def points(self) -> list[Point]:
+        """Return one point per second, the oldest first."""
         self._forget(int(self.clock()))
         return [second.point() for second in self._seconds]
 
     def class_mix(self, last: int = 60) -> dict[int, int]:
-        """How often each class was predicted in the last seconds."""
+        """Count how often each class was predicted in the last seconds."""
         since = self.clock() - last
         total: Counter[int] = Counter()
         for second in self._seconds:
@@ -91,6 +110,46 @@ class History:
                 total += second.labels
         return dict(sorted(total.items()))
 
+    def figures(self, width: int) -> dict[str, str]:
+        """Draw every chart as SVG, once a second for each width; none if there were no requests."""
+        now = int(self.clock())
+        if (now, width) not in self._drawn:
+            self._drawn = {key: drawn for key, drawn in self._drawn.items() if key[0] == now}
+            points = [point for point in self.points() if point["time"] < now]  # this second is not complete
+            self._drawn[now, width] = {name: draw(name, points, now, width) for name in CHARTS if points}
+        return self._drawn[now, width]
+
     def _forget(self, now: int) -> None:
         while self._seconds and self._seconds[0].time < now - self.seconds:
             self._seconds.popleft()
+
+
+def draw(name: str, points: Sequence[Point], now: int, width: int) -> str:
+    """Draw a chart of some points up to now; its line breaks where there were no requests."""
+    shown = min(LONGEST, max(SHORTEST, now - points[0]["time"]))
+    rows: list[Point] = []
+    for point in points:
+        if rows and point["time"] - rows[-1]["time"] > GAP:
+            rows.append({"time": rows[-1]["time"]})
+        rows.append(point)
+    ago = tuple(row["time"] - now for row in rows)
+    series = [
+        Series(label, ago, tuple(row.get(key, math.nan) for row in rows), colour)
+        for (label, key), colour in zip(CHARTS[name].items(), COLOURS, strict=False)
+    ]
+    latest = " and ".join(f"{points[-1][key]:.3g}" for key in CHARTS[name].values())
+    return lines(
+        series,
+        title=f"{name}: now {latest}",
+        spans=[Span(-shown, 0, "")],
+        x_ticks=[(-shown, _ago(shown)), (-shown / 2, _ago(shown / 2)), (0, "now")],
+        x_unit="s ago",
+        y_top=1.0 if name == "confidence" else None,
+        legend=False,  # the page's caption names the lines
+        width=width,
+        height=120,
+    )
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.3g} min ago"

@@ -1,10 +1,10 @@
-"""Why a request is not answered: a status of HTTP and one sentence for whoever sent it."""
+"""The exception for requests that are refused. Decoder processes import it, so it depends on no web framework."""
 
 from resitta.errors import ResittaError
 
 
 class Refused(ResittaError):
-    """The request cannot be served as it is; nothing was predicted or learned.
+    """The request cannot be served; nothing was predicted or learned. The message is sent to the client.
 
     >>> Refused(413, "too many images").status
     413
@@ -14,4 +14,4 @@ class Refused(ResittaError):
         super().__init__(sentence)
         self.status = status
         self.close = close
-        """Whether the connection cannot be used further, because part of the request was left unread."""
+        """Whether the connection must be closed because part of the request was not read."""

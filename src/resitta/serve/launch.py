@@ -1,4 +1,4 @@
-"""What the serve command does: make the adapter, take the port, print where to look, run."""
+"""The Python API behind `resitta serve`: check a model, make its adapter, serve it."""
 
 import os
 import tempfile
@@ -13,123 +13,113 @@ from torch import nn
 from resitta.adapter import Adapter, adapt
 from resitta.bench.api import by_method
 from resitta.bench.runner import usable_device
-from resitta.cli.flags import BY_METHOD, parse_pairs
-from resitta.cli.terminal import bars, console
-from resitta.errors import BadData, BadSetting, UnknownName, near
+from resitta.errors import BadData, BadSetting, UnknownName, near, require
 from resitta.models import MODELS, find, why_untrained
 from resitta.models import create as create_model
-from resitta.serve.allowed_hosts import names_of
 from resitta.serve.app import create_app
 from resitta.serve.engine import Engine
-from resitta.serve.security import find_token, new_token
+from resitta.serve.security import allowed_names, find_token, new_token
 from resitta.serve.server import listen, run
 from resitta.serve.settings import Limits, Resize
 from resitta.user_code import load_method
 
-DEMO = "demo"
-"""The network that `resitta demo` trains."""
 LASTING: dict[str, dict[str, Any]] = {"resitta": {"anchor": 0.1}}
-"""Settings of methods that a service has and a benchmark has not: its stream has no end."""
+"""Defaults of methods that differ from those of a benchmark, because a service's stream has no end."""
+
+
+def check_model(
+    model: str,
+    checkpoint: Path | None,
+    options: Mapping[str, Any],
+    *,
+    untrained: bool = False,
+    others: Sequence[str] = (),
+) -> None:
+    """Refuse a model that does not exist or has no trained weights; `others` are further names for the message."""
+    if ":" not in model and model not in MODELS:
+        raise UnknownName(f"there is no model '{model}'. {near(model, [*others, *MODELS])}")
+    find(model)
+    if not untrained:
+        _refuse_untrained(model, checkpoint, options)
+
+
+def image_side(model: str, size: int | None) -> int:
+    """Return the side of the images that a model takes: `size` if given, else as registered."""
+    if size is not None and size < 1:
+        raise BadSetting(f"--size must be a positive number of pixels, found {size}")
+    known = MODELS[model].image_size if model in MODELS else None
+    if size is None and known is None:
+        raise BadSetting(f"the image size of {model} is not known here; give --size, such as --size 224")
+    return size or known or 0
 
 
 def make_adapter(
-    model: str,
-    checkpoint: Path | None,
+    model: str | Callable[[], nn.Module],
+    checkpoint: Path | None = None,
     *,
     model_options: Mapping[str, Any] | None = None,
     untrained: bool = False,
-    method: str,
-    preset: str | None,
-    settings: Sequence[str],
-    seed: int,
-    guard: bool,
-    device: str,
+    method: str = "resitta",
+    preset: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    guard: bool = True,
+    device: str = "cpu",
 ) -> Adapter:
-    """Build the model and the adapter around it."""
-    chosen = dict(model_options or {})
-    network = _demo_network() if model == DEMO else create_model(model, checkpoint, **chosen)
-    if not untrained:
-        _refuse_untrained(model, checkpoint, chosen, network)
+    """Make a model, from its name or by calling it, and the adapter around it."""
+    options = dict(model_options or {})
+    network = create_model(model, checkpoint, **options) if isinstance(model, str) else model()
+    if isinstance(model, str) and not untrained:
+        _refuse_untrained(model, checkpoint, options, network)
     name = load_method(method)
-    options = {**LASTING.get(name, {}), **by_method(parse_pairs(settings, "--set", BY_METHOD), [name])[name]}
-    return adapt(network.to(usable_device(device)), name, preset=preset, seed=seed, guard=guard, **options)
+    values = {**LASTING.get(name, {}), **by_method(settings or {}, [name])[name]}
+    return adapt(network.to(usable_device(device)), name, preset=preset, seed=seed, guard=guard, **values)
 
 
-def check_served(
-    model: str, checkpoint: Path | None, model_options: Sequence[str], *, untrained: bool
-) -> dict[str, Any]:
-    """Refuse a model that does not exist, or has no trained weights, before anything else; return its options."""
-    options = parse_pairs(model_options, "--model-set")
-    if model != DEMO:
-        if ":" not in model and model not in MODELS:
-            raise UnknownName(f"there is no model '{model}'. {near(model, [DEMO, *MODELS])}")
-        find(model)
-        if not untrained:
-            _refuse_untrained(model, checkpoint, options)
-    return options
-
-
-def _refuse_untrained(
-    model: str, checkpoint: Path | None, options: Mapping[str, Any], network: nn.Module | None = None
-) -> None:
-    reason = None if model == DEMO else why_untrained(model, checkpoint, options, network)
-    if reason:
-        raise BadSetting(f"{reason}, or serve it as it is with --untrained")
-
-
-def run_service(
+def serve(
     make: Callable[[], Adapter],
     *,
     size: int,
-    resize: Resize,
-    labels: Path | None,
-    state: Path | None,
-    host: str,
-    port: int,
-    allow_host: Sequence[str],
-    token_file: Path | None,
-    threads: int | None,
-    limits: Limits,
-    readers: int | None,
-    address: str | None,
+    resize: Resize = "crop",
+    labels: Path | None = None,
+    state: Path | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    allow_host: Sequence[str] = (),
+    token_file: Path | None = None,
+    threads: int | None = None,
+    limits: Limits | None = None,
+    readers: int | None = None,
+    address: str | None = None,
 ) -> None:
-    """Serve until the process is told to stop; with a number of readers, on Ray."""
+    """Serve the adapter that `make` returns until the process is stopped; with a number of readers, on Ray.
+
+    `resitta serve --help` explains the other arguments.
+    """
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 2) // 2))
     given = find_token(token_file)
     token = given or new_token()
     with ExitStack() as stack:
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resitta-")))
         options: dict[str, Any] = {"size": size, "state": folder, "limits": limits, "names": _names(labels)}
-        on = stack.enter_context(listen(host, port))  # before a cluster is started that somebody would have to stop
+        on = stack.enter_context(listen(host, port))  # before a Ray cluster is started, which would have to be stopped
         engine = Engine(make(), **options) if readers is None else _on_ray(make, readers, address, options)
         _announce(engine, on.getsockname(), token if given is None else None, state)
-        names = names_of(on.getsockname()[0], host, allow_host)
+        names = allowed_names(on.getsockname()[0], host, allow_host)
         run(create_app(engine, token=token, resize=resize, names=names), on)
+
+
+def _refuse_untrained(
+    model: str, checkpoint: Path | None, options: Mapping[str, Any], network: nn.Module | None = None
+) -> None:
+    if reason := why_untrained(model, checkpoint, options, network):
+        raise BadSetting(f"{reason}, or serve it as it is with --untrained")
 
 
 def _on_ray(make: Callable[[], Adapter], readers: int, address: str | None, options: dict[str, Any]) -> Engine:
     from resitta.distributed.ray_serve import RayEngine  # noqa: PLC0415  (needs the extra `dist`)
 
     return RayEngine(make, readers=readers, address=address, **options)
-
-
-def image_side(model: str, size: int | None) -> int:
-    """The side of the images that a model takes: as asked for, or as known."""
-    if size is not None and size < 1:
-        raise BadSetting(f"--size must be a positive number of pixels, found {size}")
-    known = 32 if model == DEMO else MODELS[model].image_size if model in MODELS else None
-    if size is None and known is None:
-        raise BadSetting(f"the image size of {model} is not known here; give --size, such as --size 224")
-    return size or known or 0
-
-
-def _demo_network() -> nn.Module:
-    """The small network of `resitta demo`, trained now unless it is in the cache."""
-    from resitta.demo.digits import load_digits  # noqa: PLC0415  (needs the extra `demo`)
-    from resitta.demo.run import source_network  # noqa: PLC0415
-
-    with bars() as bar:
-        return source_network(load_digits(), bar("training"), retrain=False)
 
 
 def _names(labels: Path | None) -> list[str]:
@@ -142,10 +132,10 @@ def _names(labels: Path | None) -> list[str]:
 
 
 def _announce(engine: Engine, address: tuple[str, int], token: str | None, state: Path | None) -> None:
-    """Say where to look, with the token where nobody else knows it; and what differs from what one may expect."""
+    """Print the address, with the token if it is new, and what users may not expect."""
     host, port = address[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    say = console().print
+    say = require("rich.console", "serve").Console().print
     version, samples = engine.writer.published.version, engine.adapter.samples
     say(f"{engine.adapter.method.name} serves at {place}{f'#token={token}' if token else ''}", soft_wrap=True)
     say(f"state: {state or 'not kept (give --state FOLDER)'}, version {version}, {samples} samples", soft_wrap=True)

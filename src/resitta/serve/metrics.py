@@ -1,4 +1,4 @@
-"""What Prometheus sees: the engine's own counters, read when it asks, and the times of answers."""
+"""Prometheus metrics: the engine's counters, collected on each scrape, and the latency of requests."""
 
 from collections.abc import Iterable, Iterator
 
@@ -19,13 +19,13 @@ COUNTED = {
 
 
 class EngineCollector(Collector):
-    """Turns the engine's state into metrics."""
+    """Collects metrics from the engine's state."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Every number of the engine, as it is now."""
+        """Yield the current value of every metric of the engine."""
         engine, writer = self.engine, self.engine.writer
         counters, stats = writer.inbox.counters, writer.stats
         yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=engine.predicted)
@@ -55,32 +55,24 @@ class EngineCollector(Collector):
         yield drift
 
 
-class Metrics:
+class ServiceMetrics:
     """The metrics of one service."""
 
     def __init__(self, engine: Engine) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(EngineCollector(engine))
-        self.seconds = Histogram(
-            "resitta_predict_seconds", "From a request to its answer.", buckets=SECONDS, registry=self.registry
-        )
-        self.entropy = Histogram(
-            "resitta_entropy_nats", "Entropy of predictions.", buckets=NATS, registry=self.registry
-        )
-        self.refusals = Counter("resitta_refused", "Requests refused, by status.", ["status"], registry=self.registry)
-        self.cut = Counter(
-            "resitta_connections_cut", "Connections cut, by what they kept waiting.", ["reason"], registry=self.registry
-        )
-        self.killed = Counter(
-            "resitta_decoders_killed", "Worker processes that a request has ended.", registry=self.registry
-        )
+        self.registry = registry = CollectorRegistry()
+        registry.register(EngineCollector(engine))
+        self.seconds = Histogram("resitta_predict_seconds", "Latency of requests.", buckets=SECONDS, registry=registry)
+        self.entropy = Histogram("resitta_entropy_nats", "Entropy of predictions.", buckets=NATS, registry=registry)
+        self.refusals = Counter("resitta_refused", "Requests refused, by status.", ["status"], registry=registry)
+        self.cut = Counter("resitta_connections_cut", "Connections cut, by reason.", ["reason"], registry=registry)
+        self.killed = Counter("resitta_decoders_killed", "Decoder processes ended by a request.", registry=registry)
 
     def observe(self, seconds: float, entropies: Iterable[float]) -> None:
-        """Note an answer."""
+        """Record an answer."""
         self.seconds.observe(seconds)
         for value in entropies:
             self.entropy.observe(value)
 
     def page(self) -> bytes:
-        """The metrics in Prometheus' text form."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -1,42 +1,77 @@
-"""The body of a request, read within a time and a size, and left as it is: workers take it apart."""
+"""Read the body of a request within limits of time and size. Decoders take it apart."""
 
 import asyncio
-from typing import Annotated
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 
-from resitta.serve.body_budget import Take
-from resitta.serve.forms import JSON, MULTIPART, RAW, kind_of
 from resitta.serve.http_errors import Refused
+from resitta.serve.images import JSON, MULTIPART, RAW, media_type
 from resitta.serve.settings import Limits
 
-Base64 = Annotated[str, Field(min_length=1, json_schema_extra={"format": "byte", "contentEncoding": "base64"})]
+Take = Callable[[int], None]
 
 
-class Base64Images(BaseModel):
-    """Images as text: the bytes of JPEG, PNG, WebP or npy files in base64."""
+class BodyBudget:
+    """Limits the bytes that all request bodies hold together until they are decoded. Used by the event loop only.
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    One client may hold half of the bytes. A client that holds less than a thousandth is always admitted, so large
+    bodies cannot lock out small ones.
 
-    images: Annotated[list[Base64], Field(min_length=1)]
+    >>> budget = BodyBudget(most=10)
+    >>> with budget.request("client") as take:
+    ...     take(8)
+    ...     print(budget.held)
+    8
+    >>> budget.held
+    0
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+        self._held_by: Counter[str] = Counter()
+
+    @contextmanager
+    def request(self, client: str) -> Iterator[Take]:
+        """Count the bytes of a request as they arrive; refuse them if the budget is exceeded by several requests."""
+        own = 0
+
+        def take(count: int) -> None:
+            nonlocal own
+            self._check(client, own, count)
+            self.held += count
+            self._held_by[client] += count
+            own += count
+
+        try:
+            yield take
+        finally:
+            self.held -= own
+            self._held_by[client] -= own
+            if not self._held_by[client]:
+                del self._held_by[client]
+
+    def _check(self, client: str, own: int, count: int) -> None:
+        of_client = self._held_by[client]
+        full = self.held > own and self.held + count > self.most and of_client + count > self.most // 1024
+        greedy = of_client > own and of_client + count > self.most // 2
+        if full or greedy:
+            who, held = ("your requests", of_client) if greedy else ("requests", self.held)
+            raise Refused(429, f"{who} at work hold {held:,} bytes already; try again later", close=True)
 
 
-async def body_of(request: Request, limits: Limits, take: Take) -> tuple[str, bytearray]:
-    """Read a request and return its content type and its body; `take` counts what arrives."""
-    content_type = request.headers.get("content-type", "")
-    if kind_of(content_type) not in (*RAW, JSON, MULTIPART):
+async def read_body(request: Request, limits: Limits, take: Take) -> tuple[str, bytearray]:
+    """Return the content type and the body of a request; `take` counts the bytes as they arrive."""
+    content_type, length = request.headers.get("content-type", ""), request.headers.get("content-length", "0")
+    if media_type(content_type) not in (*RAW, JSON, MULTIPART):
         known = ", ".join((*RAW, MULTIPART, JSON))
         raise Refused(415, f"Content-Type must be one of {known}, found {content_type[:60]!r}", close=True)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "send the body without a Content-Encoding; images are compressed already", close=True)
-    return content_type, await read_body(request, limits, take)
-
-
-async def read_body(request: Request, limits: Limits, take: Take) -> bytearray:
-    """Collect the body, but neither more bytes nor for longer than allowed."""
-    length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > limits.max_body:
         raise _too_long(limits)
     body = bytearray()
@@ -48,11 +83,11 @@ async def read_body(request: Request, limits: Limits, take: Take) -> bytearray:
                 if len(body) > limits.max_body:
                     raise _too_long(limits)
     except ClientDisconnect:
-        raise Refused(499, "the client has gone before its request was complete", close=True) from None
+        raise Refused(499, "the client disconnected before its request was complete", close=True) from None
     except TimeoutError:
         sentence = f"the body did not arrive within {limits.body_timeout:g} s; send fewer images at once"
         raise Refused(408, sentence, close=True) from None
-    return body
+    return content_type, body
 
 
 def _too_long(limits: Limits) -> Refused:

@@ -1,4 +1,4 @@
-"""The routes that only holders of the token may use: they change the state or show images."""
+"""The routes that need the token: they change the state or show images."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,27 +6,25 @@ from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query
-from torch import Tensor
 
-from resitta.report.png import data_uri, to_pixels
+from resitta.report.pictures import data_uri, to_pixels
 from resitta.serve import schema
 from resitta.serve.engine import Engine
-from resitta.serve.inline import result
 
 T = TypeVar("T")
 SHOWN = 128
-"""How many images of the memory are shown: the youngest of a larger one."""
+"""Images of the memory that are shown, the youngest first."""
 
 
-class Control:
-    """Each route is a task for the writer."""
+class AdminRoutes:
+    """Each route runs a task in the writer's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.writer = engine.writer
 
     def routes(self) -> APIRouter:
-        """Give every method its path."""
+        """Return a router with all routes."""
         router = APIRouter(responses=schema.refusals(401, 403, 503, 507))
         for control in (self.pause, self.resume, self.reset, self.snapshot):
             router.post(f"/{control.__name__}", response_model=schema.State)(control)
@@ -35,11 +33,11 @@ class Control:
         return router
 
     async def pause(self) -> dict[str, Any]:
-        """Stop learning; predictions go on."""
+        """Stop learning; predictions continue."""
         return await self._change(self.writer.pause)
 
     async def resume(self) -> dict[str, Any]:
-        """Learn again."""
+        """Resume learning."""
         return await self._change(self.writer.resume)
 
     async def reset(self) -> dict[str, Any]:
@@ -56,9 +54,10 @@ class Control:
         return {**vars(done), "learning": not self.writer.inbox.paused}
 
     async def bank(self) -> list[dict[str, Any]]:
-        """Show what the memory of samples holds, the youngest first."""
+        """Return the samples in the memory, the youngest first."""
         images, labels, ages, entropies = await self._ask(partial(self.writer.bank, SHOWN))
-        rows = zip(await asyncio.to_thread(_pictures, images), labels, ages, entropies, strict=True)
+        pictures = await asyncio.to_thread(lambda: [data_uri(pixels) for pixels in to_pixels(images)])
+        rows = zip(pictures, labels, ages, entropies, strict=True)
         return [dict(zip(("image", "label", "age", "entropy"), row, strict=True)) for row in rows]
 
     async def _change(self, action: Callable[[], object]) -> dict[str, Any]:
@@ -66,8 +65,5 @@ class Control:
         return {"version": self.writer.published.version, "learning": not self.writer.inbox.paused}
 
     async def _ask(self, action: Callable[[], T]) -> T:
-        return await result(self.writer.inbox.ask(action), self.engine.limits.answer_timeout)
-
-
-def _pictures(images: Tensor) -> list[str]:
-    return [data_uri(picture) for picture in to_pixels(images)]
+        async with asyncio.timeout(self.engine.limits.answer_timeout):  # cancels a task that has not begun
+            return await asyncio.wrap_future(self.writer.inbox.ask(action))

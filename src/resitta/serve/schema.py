@@ -1,16 +1,15 @@
-"""The forms of requests and answers, for `/openapi.json`."""
+"""The schema of requests and responses, for `/openapi.json`."""
 
 from typing import Any
 
 from pydantic import BaseModel
 
-from resitta.serve.forms import JSON, MULTIPART, RAW
-from resitta.serve.request_body import Base64Images
+from resitta.serve.images import JSON, MULTIPART, RAW
 from resitta.serve.settings import Limits
 
 
 class Prediction(BaseModel):
-    """What the model says of one image; the entropy is in nats."""
+    """The prediction for one image; the entropy is in nats."""
 
     label: int
     name: str
@@ -20,9 +19,9 @@ class Prediction(BaseModel):
 
 
 class Predictions(BaseModel):
-    """The answer to a request: one prediction per image, in their order.
+    """One prediction per image, in their order.
 
-    `version` tells which state of the model predicted; `learned` how many of the images it will learn from.
+    `version` is the state of the model that predicted; `learned` is how many of the images it will learn from.
     """
 
     predictions: list[Prediction]
@@ -31,7 +30,7 @@ class Predictions(BaseModel):
 
 
 class Sample(BaseModel):
-    """One image in the memory, as the source of an <img>, with the label and entropy it had when it came."""
+    """One image in the memory, as the source of an <img>, with its predicted label and entropy."""
 
     image: str
     label: int
@@ -46,49 +45,47 @@ class Sentence(BaseModel):
 
 
 class State(BaseModel):
-    """What a control has led to."""
+    """The state after an admin request."""
 
     version: int
     learning: bool
 
 
 class RolledBack(State):
-    """The snapshot that the new version was made from, and newer ones that could not be read and were skipped."""
+    """The snapshot that was restored, and newer ones that were skipped because they could not be read."""
 
     snapshot: int
     skipped: list[int]
 
 
 class Status(BaseModel):
-    """Whether the service is there."""
+    """Whether the service is up."""
 
     status: str
 
 
 def images(limits: Limits) -> dict[str, Any]:
-    """The body of a request for predictions, as far as OpenAPI can say it: which bytes are a picture, it cannot.
+    """Describe the body of `/predict`. OpenAPI cannot say which bytes are an image.
 
     >>> list(images(Limits())["requestBody"]["content"])[-2:]
     ['multipart/form-data', 'application/json']
     """
-    files = {"type": "array", "items": _file(), "minItems": 1, "maxItems": limits.max_images}
-    form = {"type": "object", "properties": {"images": files}, "required": ["images"], "additionalProperties": False}
-    texts = Base64Images.model_json_schema()
-    texts["properties"]["images"]["maxItems"] = limits.max_images
-    content = {
-        **{kind: {"schema": _file(kind)} for kind in RAW},
-        MULTIPART: {"schema": form},
-        JSON: {"schema": texts},
-    }
+    raw = {"type": "string", "format": "binary", "contentMediaType": "application/octet-stream", "minLength": 1}
+    base64 = {"type": "string", "format": "byte", "contentEncoding": "base64", "minLength": 1}
+    base64["description"] = "The bytes of a JPEG, PNG, WebP or npy file in base64."
+
+    def several(item: dict[str, Any]) -> dict[str, Any]:
+        listed = {"type": "array", "items": item, "minItems": 1, "maxItems": limits.max_images}
+        named = {"properties": {"images": listed}, "required": ["images"], "additionalProperties": False}
+        return {"schema": {"type": "object", **named}}
+
+    single = {kind: {"schema": raw | {"contentMediaType": kind}} for kind in RAW}
+    content = {**single, MULTIPART: several(raw), JSON: several(base64)}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _file(kind: str = "application/octet-stream") -> dict[str, Any]:
-    return {"type": "string", "format": "binary", "contentMediaType": kind, "minLength": 1}
-
-
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals a route may answer with.
+    """Describe the error responses of a route.
 
     >>> list(refusals(401))
     [401]

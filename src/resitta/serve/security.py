@@ -1,26 +1,39 @@
-"""Who may change the state: those who hold the token. And no page from elsewhere may use a visitor's browser."""
+"""Who sends a request: the token of the admin routes, client keys, cross-site requests, and the host allow-list.
 
+A client's key, for quotas and fair queues, is that of the service's token if it sends it, else of its address. Other
+tokens are ignored: a client that invents a new one for every request must not become a new client each time.
+"""
+
+import hashlib
 import hmac
+import ipaddress
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from resitta.errors import BadSetting
 from resitta.serve.http_errors import Refused
+from resitta.serve.metrics import ServiceMetrics
 
 SHORTEST = 16
 PORTS = {"http": 80, "https": 443}
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+PREFIX = 64
+"""Bits of an IPv6 address that identify a client: one host owns all addresses of its /64 network."""
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
 def find_token(file: Path | None) -> str | None:
-    """The token of a file, else of $RESITTA_TOKEN; None where neither is given."""
+    """Read the token from a file, else from $RESITTA_TOKEN; None if neither is given."""
     try:
         found = os.environ.get("RESITTA_TOKEN") if file is None else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -32,7 +45,7 @@ def find_token(file: Path | None) -> str | None:
 
 
 def new_token() -> str:
-    """A token that cannot be guessed.
+    """Return a random token.
 
     >>> len(new_token()) >= SHORTEST
     True
@@ -41,7 +54,7 @@ def new_token() -> str:
 
 
 def same(found: str, token: str) -> bool:
-    """Compare in a time that does not depend on where the two differ.
+    """Compare in constant time.
 
     >>> same("secret", "secret"), same("", "secret")
     (True, False)
@@ -49,8 +62,8 @@ def same(found: str, token: str) -> bool:
     return hmac.compare_digest(found.encode(), token.encode())
 
 
-def token_holder(token: str) -> Callable[[Credentials], Awaitable[None]]:
-    """A dependency for routes that only holders of the token may use."""
+def require_token(token: str) -> Callable[[Credentials], Awaitable[None]]:
+    """Return a dependency that refuses requests without the token."""
 
     async def check(credentials: Credentials) -> None:
         if credentials is None or not same(credentials.credentials, token):
@@ -60,11 +73,49 @@ def token_holder(token: str) -> Callable[[Credentials], Awaitable[None]]:
     return check
 
 
-async def check_site(request: Request) -> None:
-    """Refuse what a browser sends on behalf of another site's page.
+def client_of(request: Request) -> str:
+    """Return the key of the client behind a request.
 
-    Browsers say so in Sec-Fetch-Site, but not to plain HTTP on other addresses than the local one; there, and in older
-    browsers, Origin tells where the page comes from. Programs send neither.
+    Reads the service's `token` and `limits` from the application's state. `X-Forwarded-For` counts only behind trusted
+    proxies, since any client can send it.
+    """
+    state = request.app.state
+    scheme, _, sent = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and same(sent.strip(), state.token):
+        return f"token:{hashlib.sha256(state.token.encode()).hexdigest()[:12]}"
+    peer = request.client.host if request.client else ""
+    return address_key(_forwarded(request, state.limits.proxies) or peer)
+
+
+def address_key(address: str) -> str:
+    """Return the key of an address: IPv4 unchanged, IPv6 as its /64 network.
+
+    >>> address_key("192.0.2.7"), address_key("::ffff:192.0.2.7"), address_key("2001:db8::1:2:3:4%eth0")
+    ('192.0.2.7', '192.0.2.7', '2001:db8::/64')
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "unknown"
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, PREFIX), strict=False))
+
+
+def _forwarded(request: Request, proxies: int) -> str | None:
+    """Return the address seen by the outermost trusted proxy; each proxy appends one to the list."""
+    if not proxies:
+        return None
+    listed = [part.strip() for line in request.headers.getlist("x-forwarded-for") for part in line.split(",")]
+    found = host_name(listed[-proxies]) if len(listed) >= proxies else None
+    return found if found and address_key(found) != "unknown" else None
+
+
+async def check_site(request: Request) -> None:
+    """Refuse cross-site requests, which a browser sends on behalf of another site's page (CSRF).
+
+    Browsers declare them in Sec-Fetch-Site, but over plain HTTP only to local addresses; elsewhere, and in older
+    browsers, Origin names the page's site. Programs send neither header.
     """
     if request.method in ("GET", "HEAD"):
         return
@@ -75,7 +126,7 @@ async def check_site(request: Request) -> None:
 
 
 def is_own(origin: str, host: str) -> bool:
-    """Whether a page comes from the address that it calls; an unknown origin, "null", does not.
+    """Return whether a page's origin is the host it calls; the opaque origin "null" never is.
 
     >>> is_own("http://box:8000", "Box:8000"), is_own("https://box", "box:443"), is_own("http://box:81", "box")
     (True, True, False)
@@ -87,3 +138,63 @@ def is_own(origin: str, host: str) -> bool:
     except (ValueError, KeyError):
         return False
     return found == own and page.hostname is not None
+
+
+class AllowedHosts:
+    """Host allow-list against DNS rebinding: a site whose name resolves to this machine cannot read the service.
+
+    Not Starlette's `TrustedHostMiddleware`: that answers in plain text without counting, redirects to www names, and
+    in releases that the extra `serve` allows takes "[::1]:8000" for the host "[".
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str], metrics: ServiceMetrics) -> None:
+        self.app = app
+        self.names = names
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on if its Host header is in the list or absent, as no browser omits it."""
+        called = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if called is None or host_name(called) in self.names:
+            await self.app(scope, receive, send)
+            return
+        self.metrics.refusals.labels(status="421").inc()
+        known = ", ".join(sorted(self.names))
+        sentence = f"this service answers to {known}, found {called[:100]!r}; --allow-host adds a name"
+        await JSONResponse({"error": sentence}, 421)(scope, receive, send)
+
+
+def allowed_names(address: str, host: str, others: Collection[str] = ()) -> frozenset[str] | None:
+    """Return the allow-list of a service that listens on `address`, resolved from `host`; None means any name.
+
+    >>> sorted(allowed_names("127.0.0.1", "localhost")), allowed_names("0.0.0.0", "0.0.0.0")
+    (['127.0.0.1', '::1', 'localhost'], None)
+    """
+    if not others and not is_loopback(address):
+        return None
+    found = map(host_name, (*LOCAL, address, host, *others))
+    return frozenset(name for name in found if name is not None)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches a numeric address.
+
+    >>> is_loopback("127.0.0.9"), is_loopback("::ffff:127.0.0.1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def host_name(address: str) -> str | None:
+    """Return the name or IP address in front of a port, or None if it cannot be parsed.
+
+    >>> host_name("Localhost:8000"), host_name("[::1]:8000"), host_name("::1"), host_name("[::1")
+    ('localhost', '::1', '::1', None)
+    """
+    bare = address.count(":") > 1 and not address.startswith("[")
+    try:
+        return urlsplit(f"//[{address}]" if bare else f"//{address}").hostname
+    except ValueError:
+        return None

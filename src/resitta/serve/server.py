@@ -1,4 +1,4 @@
-"""Run the service: a socket, and uvicorn with our limits."""
+"""Run an application: the listening socket, and uvicorn behind our connection limits."""
 
 import gc
 import resource
@@ -16,14 +16,14 @@ from resitta.serve.connections import Connections
 IDLE_SECONDS = 15
 STOP_SECONDS = 2
 SEND_BUFFER = 2**18
-"""Bytes that the system holds for a client which does not read; by itself it would hold megabytes."""
+"""Bytes of a socket's send buffer; by default the kernel buffers megabytes for a client that does not read."""
 OTHER_FILES = 128
-"""Descriptors that are no connections: state, workers, libraries."""
+"""File descriptors reserved for the state, workers and libraries."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take the port, or say why not; port 0 takes a free one."""
-    # asyncio answers without delay (TCP_NODELAY) only on sockets that name their protocol.
+    """Bind a listening socket; port 0 takes a free one."""
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -37,25 +37,26 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(app: FastAPI, on: socket.socket) -> None:
-    """Serve until SIGTERM or SIGINT; then finish what was begun, within seconds, and let the application close."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more at its end; leave as after any success
+    """Serve until SIGTERM or SIGINT, then finish open requests within seconds and shut the application down."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again after its shutdown; exit with 0
     server = make_server(app)
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through all of it would hold up the event loop for 0.2 s
+    gc.freeze()  # a full collection of these objects would block the event loop for 0.2 s
     server.run(sockets=[on])
 
 
 def make_server(app: FastAPI) -> uvicorn.Server:
-    """uvicorn with our limits."""
+    """Configure uvicorn behind the connection limits."""
     connections = Connections(app.state.limits, app.state.metrics, most=_descriptors() - OTHER_FILES)
     config = uvicorn.Config(
         connections.app(app),
-        http=cast(type[H11Protocol], connections.protocol(H11Protocol)),  # a callable is all it needs
+        # `http` is documented to take a protocol class; it is only called, so a factory works. "h11" names H11Protocol.
+        http=cast(type[H11Protocol], connections.protocol(H11Protocol)),
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # `clients` reads them, and only where it is told to
+        proxy_headers=False,  # `security` reads them, and only behind trusted proxies
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
@@ -63,6 +64,6 @@ def make_server(app: FastAPI) -> uvicorn.Server:
 
 
 def _descriptors() -> int:
-    """How many files and connections this process may have open."""
+    """Return how many file descriptors this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 2**20 if soft == resource.RLIM_INFINITY else max(soft, 2 * OTHER_FILES)

@@ -1,4 +1,4 @@
-"""What a service accepts and how long it waits: every limit in one frozen record."""
+"""The limits of a service in one frozen record."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -46,9 +46,9 @@ class Limits:
     decode_memory
         Bytes for decoding one image.
     connections
-        Connections at once; the idle one of the client with the most makes way for a further one.
+        Concurrent connections; beyond these an idle one of the client with the most is closed.
     client_connections
-        Connections of one client address at once.
+        Concurrent connections of one client address.
     save_every
         Seconds between snapshots while the state changes.
     keep
@@ -56,7 +56,7 @@ class Limits:
     proxies
         Trusted proxies in front of the service: it takes a client's address from what they append to X-Forwarded-For.
     clients
-        Clients that are told apart when learning; beyond these the one that was silent for longest is forgotten.
+        Clients that are told apart when learning; beyond these the least recently seen one is forgotten.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)

@@ -1,8 +1,9 @@
 "use strict";
 
-// Asks the service how it is, once a second, and shows it. The token stays in this tab.
+// Asks the service for its state once a second, and shows it. The token stays in this tab.
 
 const byId = (id) => document.getElementById(id);
+const short = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3)));
 const MOST_CLASSES = 12;
 let names = [];
 let learning = true;
@@ -15,6 +16,13 @@ const keepToken = () => { sessionStorage.setItem("token", token.value); showBank
 token.addEventListener("change", keepToken);
 byId("controls").addEventListener("submit", (event) => { event.preventDefault(); keepToken(); });
 if (given) sessionStorage.setItem("token", given);
+
+function element(name, className = "", text = "") {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.textContent = text;
+  return made;
+}
 
 async function call(path, options = {}) {
   const answer = await fetch(path, { ...options, headers: { Authorization: `Bearer ${token.value}` } });
@@ -107,17 +115,38 @@ async function showStats() {
 }
 
 async function showHistory() {
-  const { points: all, classes, time: now } = await call("history");
-  const points = all.filter((point) => point.time < now); // the second at hand is not complete
-  const draw = (id, lines, options) => drawLines(byId(id), points, lines, { now, label: id, ...options });
-  draw("entropy", { entropy: "entropy" }, {});
-  draw("confidence", { confidence: "confidence" }, { top: 1 });
-  draw("throughput", { "images/s": "images" }, {});
-  draw("latency", { median: "p50_ms", "99 %": "p99_ms" }, {});
-  const last = points.filter((point) => point.time >= now - 5);
+  const { points, classes, time: now } = await call("history");
+  const last = points.filter((point) => point.time >= now - 5 && point.time < now); // the second at hand is not complete
   byId("rate").textContent = short(last.reduce((sum, point) => sum + point.images, 0) / 5);
   byId("median").textContent = last.length ? `${short(last[last.length - 1].p50_ms)} ms` : "–";
   showClasses(classes);
+  const figures = await call(`figures?width=${Math.max(280, Math.min(920, byId("entropy").clientWidth))}`);
+  for (const box of document.querySelectorAll(".chart")) showFigure(box, figures[box.id]);
+}
+
+function showFigure(box, svg) {
+  if (!svg) return void box.replaceChildren(element("div", "empty", "no requests in the last five minutes"));
+  const figure = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
+  const focused = box.contains(document.activeElement), pointed = box.contains(cursor);
+  figure.setAttribute("tabindex", "0");
+  box.replaceChildren(figure);
+  if (focused) figure.focus();
+  if (pointed) showValues(figure, +cursor.getAttribute("x1"));
+}
+
+// `rows` is a list of [name, value, text].
+function drawBars(box, rows, nothing) {
+  if (rows.length === 0) return void box.replaceChildren(element("div", "empty", nothing));
+  const most = Math.max(...rows.map((row) => row[1]), 1e-12);
+  box.classList.toggle("short", rows.every((row) => row[0].length < 5));
+  box.replaceChildren(...rows.map(([name, value, text]) => {
+    const bar = element("div", "bar"), track = element("div", "track"), fill = element("div", "fill");
+    fill.style.width = `${(100 * value) / most}%`;
+    track.append(fill);
+    bar.append(element("span", "name", name), track, element("span", "value", text));
+    bar.firstChild.title = name;
+    return bar;
+  }));
 }
 
 function showClasses(classes) {

@@ -3,25 +3,25 @@ import pytest
 from tests.serve.helpers import picture, until
 from tests.serve.test_hostile import answer_of, talk
 
-from resitta.serve.body_budget import Traffic
 from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
+from resitta.serve.request_body import BodyBudget
 from resitta.serve.settings import Limits
 
 
 def test_bytes_are_counted_until_their_request_is_over() -> None:
-    traffic = Traffic(most=10)
-    with traffic.request("a") as first:
+    budget = BodyBudget(most=10)
+    with budget.request("a") as first:
         first(6)
-        with pytest.raises(Refused, match="hold 10 bytes"), traffic.request("b") as second:  # noqa: PT012
+        with pytest.raises(Refused, match="hold 10 bytes"), budget.request("b") as second:  # noqa: PT012
             second(4)
             second(1)
-        assert traffic.held == 6
-    assert traffic.held == 0
+        assert budget.held == 6
+    assert budget.held == 0
 
 
 def test_a_request_that_is_alone_always_has_room() -> None:
-    with Traffic(most=10).request("a") as take:
+    with BodyBudget(most=10).request("a") as take:
         take(8)
         take(8)
 
