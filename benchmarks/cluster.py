@@ -23,7 +23,7 @@ import resitta
 from resitta.bench.protocol import Protocol
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
-from resitta.distributed.executors import Engine, run_jobs
+from resitta.distributed.executors import Executor, run_jobs
 from resitta.models import MODELS
 from resitta.models import create as create_model
 from resitta.norm.bn_layers import bn_layers
@@ -82,7 +82,7 @@ def sweep(images: int) -> None:
     for name in names:
         with _recipe(images) as recipe:
             begin = time.perf_counter()
-            runs = run_jobs(recipe, jobs, lambda _: lambda *_: None, Engine(name=name, workers=2))
+            runs = run_jobs(recipe, jobs, lambda _: lambda *_: None, Executor(name=name, workers=2))
             print(f"{name:<10}{time.perf_counter() - begin:>8.1f} s", flush=True)
         tables.append([(run.errors, run.entropy_over_time) for run in runs])
     print("the same errors and entropies" if tables[0] == tables[1] == tables[2] else f"THEY DIFFER: {tables}")

@@ -12,7 +12,7 @@ from resitta.bench.loop import Progress
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
-from resitta.distributed.executors import Engine, measure, run_jobs
+from resitta.distributed.executors import Executor, measure, run_jobs
 from resitta.errors import BadData, BadSetting, WorkerLost
 from resitta.registry import create
 from resitta.user_code import load_method
@@ -30,7 +30,7 @@ def test_processes_leave_the_same_records(recipe: Recipe, jobs: list[Job], measu
     expected = run_jobs(replace(recipe, out=Path("local")), some, no_bar)
     seen: list[tuple[int, int]] = []
     found = run_jobs(
-        recipe, some, lambda _: lambda done, total: seen.append((done, total)), Engine(name="processes", workers=2)
+        recipe, some, lambda _: lambda done, total: seen.append((done, total)), Executor(name="processes", workers=2)
     )
     assert measured(found) == measured(expected)
     assert seen[-5:] == [(done, 4) for done in range(5)]
@@ -40,8 +40,8 @@ def test_processes_leave_the_same_records(recipe: Recipe, jobs: list[Job], measu
 def test_finished_runs_start_no_process(recipe: Recipe, jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
     some = jobs[:2]
     first = run_jobs(recipe, some, no_bar)
-    monkeypatch.setattr(Engine, "results", lambda *_, **__: pytest.fail("ran again"))
-    assert run_jobs(recipe, some, no_bar, Engine(name="processes")) == first
+    monkeypatch.setattr(Executor, "results", lambda *_, **__: pytest.fail("ran again"))
+    assert run_jobs(recipe, some, no_bar, Executor(name="processes")) == first
 
 
 def test_a_record_from_another_disk_is_written_here(
@@ -49,8 +49,8 @@ def test_a_record_from_another_disk_is_written_here(
 ) -> None:
     (job,) = some = jobs[:1]
     elsewhere = measure(replace(recipe, out=Path("elsewhere")), job)
-    monkeypatch.setattr(Engine, "results", lambda *_, **__: iter([(job, elsewhere)]))
-    (found,) = run_jobs(recipe, some, no_bar, Engine(name="ray"))
+    monkeypatch.setattr(Executor, "results", lambda *_, **__: iter([(job, elsewhere)]))
+    (found,) = run_jobs(recipe, some, no_bar, Executor(name="ray"))
     assert measured([found]) == measured(run_jobs(replace(recipe, out=Path("local")), some, no_bar))
 
 
@@ -60,7 +60,7 @@ class Deadly(Job):
 
 
 def test_a_worker_that_dies_is_named(recipe: Recipe) -> None:
-    engine = Engine(name="processes", workers=1)
+    engine = Executor(name="processes", workers=1)
     with pytest.raises(WorkerLost, match="a worker process died, perhaps for want of memory; use fewer workers"):
         run_jobs(recipe, [Deadly(method=create("source"), seed=1)], no_bar, engine)
 
@@ -73,16 +73,16 @@ def test_a_folder_that_is_not_shared_is_named(recipe: Recipe, jobs: list[Job]) -
 @pytest.mark.parametrize(("options", "words"), [({"name": "dask"}, "name must be one of"), ({"workers": 0}, ">= 1")])
 def test_wrong_engines_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(BadSetting, match=words):
-        Engine(**options)  # type: ignore[arg-type]
+        Executor(**options)  # type: ignore[arg-type]
 
 
 def test_a_method_of_a_users_file_runs_in_processes(recipe: Recipe, measured: Measured) -> None:
     Path("own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
     jobs = [Job(method=create(load_method("own.py:mine")), seed=seed) for seed in (1, 2)]
     expected = run_jobs(replace(recipe, out=Path("local")), jobs)
-    found = run_jobs(recipe, jobs, engine=Engine(name="processes", workers=1))
+    found = run_jobs(recipe, jobs, engine=Executor(name="processes", workers=1))
     assert measured(found) == measured(expected)
-    again = run_jobs(recipe, jobs, engine=Engine(name="processes", workers=1), rerun=True)
+    again = run_jobs(recipe, jobs, engine=Executor(name="processes", workers=1), rerun=True)
     assert measured(again) == measured(expected)
     assert again.kept == (False, False)
 
@@ -104,4 +104,4 @@ def test_a_model_that_differs_in_the_worker_is_refused(recipe: Recipe, jobs: lis
         "    torch.nn.init.normal_(net[0].weight)\n    return net"
     )
     with pytest.raises(BadData, match="source, seed 1 is not the run that was asked for: its weights was not the same"):
-        run_jobs(recipe, jobs[:1], engine=Engine(name="processes", workers=1))
+        run_jobs(recipe, jobs[:1], engine=Executor(name="processes", workers=1))

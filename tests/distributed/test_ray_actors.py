@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import resitta
-from resitta.distributed.ray_actors import WriterActor, changed, changes
+from resitta.distributed.ray_actors import WriterActor
 from resitta.serve.settings import Limits
 
 
@@ -22,24 +22,12 @@ def writer(model: nn.Module, tmp_path: Path) -> Iterator[WriterActor]:
     actor.close()
 
 
-def test_only_what_differs_travels_and_arrives(model: nn.Module) -> None:
-    adapter = resitta.adapt(model, "resitta")
-    adapter(torch.rand(64, 3, 10, 10))
-    adapted = adapter.export()
-    tensors = changes(model, adapted)
-    assert {name.split(".")[0] for name in tensors} == {"1", "4"}, "the BatchNorm layers"
-    rebuilt = changed(model, tensors)
-    assert all(map(torch.equal, rebuilt.state_dict().values(), adapted.state_dict().values()))
-    assert rebuilt[0].weight.data_ptr() == model[0].weight.data_ptr(), "the rest is shared"  # type: ignore[index]
-    assert not changes(model, changed(model, {}))
-
-
 def test_a_reader_hears_each_version_once(writer: WriterActor, model: nn.Module) -> None:
     first = writer.news(0, "", 0)
     assert first is not None
     assert (first.version, first.tensors) == (0, {})
     assert writer.news(0, first.writer, 0) is None
-    assert writer.offer(torch.rand(64, 3, 10, 10).numpy()) == [True] * 64
+    assert writer.offer(torch.rand(64, 3, 10, 10).numpy(), ["one"] * 64) == [True] * 64
     deadline = time.monotonic() + 20
     while (second := writer.news(0, first.writer, 0)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -53,7 +41,7 @@ def test_a_reader_hears_each_version_once(writer: WriterActor, model: nn.Module)
 
 def test_tasks_are_done_and_refusals_travel(writer: WriterActor) -> None:
     assert writer.do("pause") == (None, None)
-    assert writer.report().paused
+    assert writer.report().content.paused
     assert writer.do("snapshot") == (0, None)
     result, refusal = writer.do("rollback", 7)
     assert result is None
@@ -70,10 +58,10 @@ def test_clients_are_told_apart_by_the_writer(model: nn.Module, tmp_path: Path) 
         for _ in range(2):
             writer.offer(images.numpy(), ["good"] * 8 + ["bad"] * 56)
         deadline = time.monotonic() + 20
-        while len(writer.report().clients) < 2 or writer.report().counters.waiting:
+        while len(writer.report().content.clients) < 2 or writer.report().content.counters.waiting:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        report = writer.report()
+        report = writer.report().content
         assert (report.counters.learned, report.counters.screened) == (16, 112)
         assert report.muted == {"bad"}
         assert "is predicted, but no longer learned from" in report.events[0].text

@@ -18,7 +18,7 @@ from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
 from resitta.conformance import tiny_network
 from resitta.data.datasets import ArrayImages
-from resitta.distributed.executors import Engine, run_jobs
+from resitta.distributed.executors import Executor, run_jobs
 from resitta.errors import BadData
 from resitta.report.formats import as_text
 from resitta.report.tables import error_table
@@ -55,7 +55,7 @@ def test_a_killed_worker_changes_nothing(
 
     murderer = threading.Thread(target=kill)
     murderer.start()
-    found = run_jobs(recipe, jobs, no_bar, Engine(name="ray", address=cluster.address))
+    found = run_jobs(recipe, jobs, no_bar, Executor(name="ray", address=cluster.address))
     murderer.join()
     assert 3 <= len(finished) < 12, "killed in the middle"
     assert measured(found) == measured(expected)
@@ -67,7 +67,7 @@ def test_trouble_in_a_worker_arrives_as_itself(recipe: Recipe, jobs: list[Job], 
     cluster.add_node(num_cpus=1)
     recipe = replace(recipe, folder=Path("/nowhere"))
     with pytest.raises(BadData, match="^/nowhere does not exist on this machine"):
-        run_jobs(recipe, jobs[:1], no_bar, Engine(name="ray", address=cluster.address))
+        run_jobs(recipe, jobs[:1], no_bar, Executor(name="ray", address=cluster.address))
 
 
 def test_methods_and_models_of_ones_own(recipe: Recipe, cluster: Any) -> None:

@@ -19,7 +19,7 @@ from tests.tools import Gate
 from torch import Tensor, nn
 
 import resitta
-from resitta.runtime.learner_thread import Worker
+from resitta.runtime.learner_thread import LearnerThread
 
 
 def images(n: int, seed: int = 0) -> Tensor:
@@ -30,9 +30,9 @@ def adapt(model: nn.Module, **options: Any) -> resitta.Adapter:
     return resitta.adapt(model, background=True, **options)
 
 
-def worker(adapter: resitta.Adapter) -> Worker:
+def learner_thread(adapter: resitta.Adapter) -> LearnerThread:
     assert adapter.background is not None
-    return adapter.background.worker
+    return adapter.background.thread
 
 
 def threads() -> int:
@@ -81,14 +81,14 @@ def test_closed_it_only_predicts(model: nn.Module) -> None:
     assert (adapter.samples, adapter.background.dropped) == (64, 8)
 
 
-def test_who_has_the_turn_is_alone_with_the_learner(model: nn.Module) -> None:
+def test_the_holder_of_the_lock_is_alone_with_the_learner(model: nn.Module) -> None:
     adapter = adapt(model)
     adapter(images(64))
     with adapter.lock, adapter.lock:
         assert adapter.samples == 64, "what was offered before has been learned from"
         for seed in range(3):
             adapter(images(64, seed))
-        worker(adapter).settle()
+        learner_thread(adapter).settle()
         adapter.sync()
         time.sleep(0.1)
         assert adapter.samples == 64
@@ -97,7 +97,7 @@ def test_who_has_the_turn_is_alone_with_the_learner(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda adapter: pickle.loads(pickle.dumps(adapter))])
-def test_a_copy_has_a_worker_of_its_own(model: nn.Module, copied: Callable[[Any], Any]) -> None:
+def test_a_copy_has_a_thread_of_its_own(model: nn.Module, copied: Callable[[Any], Any]) -> None:
     adapter = adapt(model, guard=True)
     adapter(images(90))
     twin = copied(adapter)
@@ -106,7 +106,7 @@ def test_a_copy_has_a_worker_of_its_own(model: nn.Module, copied: Callable[[Any]
     adapter.sync()
     assert torch.equal(adapter(images(90, seed=1)), logits)
     assert adapter.stats == twin.stats
-    assert worker(twin) is not worker(adapter)
+    assert learner_thread(twin) is not learner_thread(adapter)
 
 
 def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
@@ -115,7 +115,9 @@ def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
     assert gate.reached.wait(20)
     adapter(images(30, seed=1))  # waits in the queue while the process forks
     threading.Timer(0.2, gate.open.set).start()
-    worker(adapter)._holds += 1  # as in a thread that waits for its turn, which the forked process does not have
+    learner_thread(
+        adapter
+    )._holds += 1  # as in a thread that waits for the lock, which the forked process does not have
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
@@ -131,9 +133,9 @@ def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
     os.waitpid(child, 0)
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"learned"
-    with worker(adapter)._changed:
-        worker(adapter)._holds -= 1
-        worker(adapter)._changed.notify_all()
+    with learner_thread(adapter)._changed:
+        learner_thread(adapter)._holds -= 1
+        learner_thread(adapter)._changed.notify_all()
     adapter.sync()
     assert adapter.samples == 94
 
@@ -151,9 +153,9 @@ def in_a_fork(check: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_turn(model: nn.Module) -> None:
+def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_lock(model: nn.Module) -> None:
     adapter = adapt(model)
-    worker(adapter)._holds += 1  # as in another thread that waits for its turn
+    learner_thread(adapter)._holds += 1  # as in another thread that waits for the lock
 
     def learns() -> bool:
         adapter(images(8))
@@ -162,13 +164,13 @@ def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_turn(model: nn.
     assert in_a_fork(learns)
 
 
-def test_a_fork_by_who_has_the_turn_keeps_it(model: nn.Module) -> None:
+def test_a_fork_by_the_holder_of_the_lock_keeps_it(model: nn.Module) -> None:
     adapter = adapt(model)
 
     def keeps_it() -> bool:
         adapter(images(8))
         alone = adapter.samples == 0
-        worker(adapter).__exit__()
+        learner_thread(adapter).__exit__()
         learned = adapter.stats.samples
         adapter(images(8))
         return alone and learned == 8 and adapter.stats.samples == 16
@@ -220,7 +222,7 @@ def test_a_process_ends_in_peace_in_the_middle_of_an_update() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_while_waiting_leaves_the_worker_at_work(model: nn.Module, gate: Gate) -> None:
+def test_ctrl_c_while_waiting_leaves_the_thread_at_work(model: nn.Module, gate: Gate) -> None:
     adapter = adapt(model, strong_view=gate)
     adapter(images(64))
     assert gate.reached.wait(20)

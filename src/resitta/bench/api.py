@@ -79,7 +79,7 @@ def run(
         rerun: run again what is finished in `out`, and replace its records.
         device: by default that of the module, or the CPU.
         threads: of each run on the CPU. By default torch's own number, in workers of an engine one.
-        engine, workers, address: "processes" or "ray" run several jobs at a time; see `distributed.executors.Engine`.
+        engine, workers, address: "processes" or "ray" run several jobs at a time; see `distributed.executors.Executor`.
         progress: makes a progress bar, to be called as `(done, total)`, of a title.
 
     >>> import numpy as np
@@ -91,9 +91,9 @@ def run(
     >>> print(records.table().splitlines()[0].split())
     ['Method', 'fog', 'snow', 'Avg']
     """
-    from resitta.distributed.executors import Engine  # noqa: PLC0415  (engines build on this package)
+    from resitta.distributed.executors import Executor  # noqa: PLC0415  (engines build on this package)
 
-    where = Engine(name=engine, workers=workers, address=address, threads=threads)
+    where = Executor(name=engine, workers=workers, address=address, threads=threads)
     chosen = choose(methods, preset=preset, settings=settings)
     protocol = Protocol(
         corruptions=tuple(corruptions),

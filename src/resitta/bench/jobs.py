@@ -14,7 +14,7 @@ Results = Iterator[tuple[Job, Any]]
 
 
 class Place(Protocol):
-    """Where jobs run: `resitta.distributed.executors.Engine`."""
+    """Where jobs run: `resitta.distributed.executors.Executor`."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
 """Where the runs of a bench take place: in this process, in several on this machine, or on a Ray cluster.
 
-All engines leave the same records: a run depends on its method, seed, model and data, not on where it took place.
-Only what has no record yet is run, so a bench that was interrupted goes on under any engine.
+All executors leave the same records: a run depends on its method, seed, model and data, not on where it took place.
+Only what has no record yet is run, so an interrupted bench can be continued under any executor.
 """
 
 import functools
@@ -26,17 +26,17 @@ from resitta.distributed.cluster import enter
 from resitta.errors import BadSetting, WorkerLost
 from resitta.settings import check_settings, setting
 
-__all__ = ["Engine", "Results", "measure", "on_processes", "packed", "run_jobs", "work"]
+__all__ = ["Executor", "Results", "measure", "on_processes", "packed", "run_jobs", "work"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class Executor:
     """Where runs take place.
 
     `workers`: how many at a time; None means one per core. `address`: a running Ray cluster; None starts one here.
     `threads`: of each run on the CPU; None means one.
 
-    >>> Engine(name="processes", workers=0)
+    >>> Executor(name="processes", workers=0)
     Traceback (most recent call last):
         ...
     resitta.errors.BadSetting: workers must be >= 1, found 0; its default is None

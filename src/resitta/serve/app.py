@@ -6,16 +6,18 @@ from contextlib import asynccontextmanager
 from fastapi import Depends, FastAPI
 
 from resitta.serve.allowed_hosts import AllowedHosts
-from resitta.serve.engine import Engine
 from resitta.serve.error_responses import add_refusals
 from resitta.serve.pages import add_pages
 from resitta.serve.routes_admin import Control
 from resitta.serve.routes_predict import Predicting
 from resitta.serve.security import check_site, token_holder
+from resitta.serve.service import Service
 from resitta.serve.settings import Resize
 
 
-def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None) -> FastAPI:
+def create_app(
+    engine: Service, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None
+) -> FastAPI:
     """Make the service around an engine, which it starts and closes; the token is for the routes of `Control`.
 
     `names` of hosts are those that it answers to; None stands for any.

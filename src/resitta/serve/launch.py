@@ -18,9 +18,9 @@ from resitta.models import MODELS, find, why_untrained
 from resitta.models import create as create_model
 from resitta.serve.allowed_hosts import names_of
 from resitta.serve.app import create_app
-from resitta.serve.engine import Engine
 from resitta.serve.security import find_token, new_token
 from resitta.serve.server import listen, run
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits, Resize
 from resitta.terminal import bars, console
 from resitta.user_code import load_method
@@ -100,16 +100,16 @@ def run_service(
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resitta-")))
         options: dict[str, Any] = {"size": size, "state": folder, "limits": limits, "names": _names(labels)}
         on = stack.enter_context(listen(host, port))  # before a cluster is started that somebody would have to stop
-        engine = Engine(make(), **options) if readers is None else _on_ray(make, readers, address, options)
+        engine = Service(make(), **options) if readers is None else _on_ray(make, readers, address, options)
         _announce(engine, on.getsockname(), token if given is None else None, state)
         names = names_of(on.getsockname()[0], host, allow_host)
         run(create_app(engine, token=token, resize=resize, names=names), on)
 
 
-def _on_ray(make: Callable[[], Adapter], readers: int, address: str | None, options: dict[str, Any]) -> Engine:
-    from resitta.distributed.ray_serve import RayEngine  # noqa: PLC0415  (needs the extra `dist`)
+def _on_ray(make: Callable[[], Adapter], readers: int, address: str | None, options: dict[str, Any]) -> Service:
+    from resitta.distributed.ray_serve import ray_service  # noqa: PLC0415  (needs the extra `dist`)
 
-    return RayEngine(make, readers=readers, address=address, **options)
+    return ray_service(make, readers=readers, address=address, **options)
 
 
 def image_side(model: str, size: int | None) -> int:
@@ -140,15 +140,16 @@ def _names(labels: Path | None) -> list[str]:
         raise BadData(f"the names of the classes cannot be read from {labels} ({error})") from error
 
 
-def _announce(engine: Engine, address: tuple[str, int], token: str | None, state: Path | None) -> None:
+def _announce(engine: Service, address: tuple[str, int], token: str | None, state: Path | None) -> None:
     """Say where to look, with the token where nobody else knows it; and what differs from what one may expect."""
     host, port = address[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     say = console().print
-    version, samples = engine.writer.published.version, engine.adapter.samples
+    report = engine.writer.report()
+    version, samples = report.version, report.stats.samples
     say(f"{engine.adapter.method.name} serves at {place}{f'#token={token}' if token else ''}", soft_wrap=True)
     say(f"state: {state or 'not kept (give --state FOLDER)'}, version {version}, {samples} samples", soft_wrap=True)
-    if not engine.concurrent:
+    if not report.concurrent:
         say(f"{engine.adapter.method.name} predicts and learns in one step: predictions wait for updates")
     if not host.startswith(("127.", "::1")):
         say(f"anyone who reaches {host} can ask for predictions, and so teach the model: put a proxy in front")

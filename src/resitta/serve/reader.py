@@ -14,7 +14,7 @@ from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
 
 Predict = Callable[[Tensor, list[str]], tuple[Tensor, int, list[bool]]]
-"""Images and their clients -> logits, the version of the state they come from, and which will be learned from."""
+"""Images and their clients -> logits, the version of the weights they come from, and which will be learned from."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Reader:
     def __init__(self, predict: Predict, limits: Limits) -> None:
         self.predict = predict
         self.limits = limits
-        self.waiting = 0
+        self.waiting = self.predicted = 0
         self._lock = threading.Lock()
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._left_over: _Request | None = None
@@ -120,6 +120,7 @@ class Reader:
         try:
             clients = [request.client for request in requests for _ in request.images]
             logits, version, learned = self.predict(torch.cat([request.images for request in requests]), clients)
+            self.predicted += len(logits)
             parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         except Exception as error:
             for request in requests:

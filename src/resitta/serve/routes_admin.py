@@ -1,19 +1,17 @@
 """The routes that only holders of the token may use: they change the state or show images."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from torch import Tensor
 
 from resitta.report.png import data_uri, to_pixels
 from resitta.serve import schema
-from resitta.serve.engine import Engine
 from resitta.serve.inline import result
+from resitta.serve.service import Service
+from resitta.serve.writer import Task
 
-T = TypeVar("T")
 SHOWN = 128
 """How many images of the memory are shown: the youngest of a larger one."""
 
@@ -21,7 +19,7 @@ SHOWN = 128
 class Control:
     """Each route is a task for the writer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Service) -> None:
         self.engine = engine
         self.writer = engine.writer
 
@@ -36,37 +34,38 @@ class Control:
 
     async def pause(self) -> dict[str, Any]:
         """Stop learning; predictions go on."""
-        return await self._change(self.writer.pause)
+        return await self._change("pause")
 
     async def resume(self) -> dict[str, Any]:
         """Learn again."""
-        return await self._change(self.writer.resume)
+        return await self._change("resume")
 
     async def reset(self) -> dict[str, Any]:
         """Go back to the source model."""
-        return await self._change(self.writer.reset)
+        return await self._change("reset")
 
     async def snapshot(self) -> dict[str, Any]:
         """Save the state now."""
-        return await self._change(self.writer.snapshot)
+        return await self._change("snapshot")
 
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
         """Go back to a snapshot: the newest that can be read, or that of a version listed in /stats."""
-        done = await self._ask(partial(self.writer.rollback, version))
-        return {**vars(done), "learning": not self.writer.inbox.paused}
+        done = await self._ask("rollback", version)
+        return {**vars(done), "learning": not self.writer.report().paused}
 
     async def bank(self) -> list[dict[str, Any]]:
         """Show what the memory of samples holds, the youngest first."""
-        images, labels, ages, entropies = await self._ask(partial(self.writer.bank, SHOWN))
+        images, labels, ages, entropies = await self._ask("bank", SHOWN)
         rows = zip(await asyncio.to_thread(_pictures, images), labels, ages, entropies, strict=True)
         return [dict(zip(("image", "label", "age", "entropy"), row, strict=True)) for row in rows]
 
-    async def _change(self, action: Callable[[], object]) -> dict[str, Any]:
-        await self._ask(action)
-        return {"version": self.writer.published.version, "learning": not self.writer.inbox.paused}
+    async def _change(self, task: Task) -> dict[str, Any]:
+        await self._ask(task)
+        report = self.writer.report()
+        return {"version": report.version, "learning": not report.paused}
 
-    async def _ask(self, action: Callable[[], T]) -> T:
-        return await result(self.writer.inbox.ask(action), self.engine.limits.answer_timeout)
+    async def _ask(self, task: Task, *arguments: Any) -> Any:
+        return await result(self.writer.ask(task, *arguments), self.engine.limits.answer_timeout)
 
 
 def _pictures(images: Tensor) -> list[str]:

@@ -16,13 +16,13 @@ from resitta.serve import schema
 from resitta.serve.body_budget import Traffic
 from resitta.serve.clients import client_of
 from resitta.serve.decoders import Decoders
-from resitta.serve.engine import Engine
 from resitta.serve.history import Floats, History
 from resitta.serve.http_errors import Refused
 from resitta.serve.inline import in_time
 from resitta.serve.metrics import Metrics
 from resitta.serve.reader import Answer
 from resitta.serve.request_body import body_of
+from resitta.serve.service import Service
 from resitta.serve.settings import Resize
 from resitta.training.entropy import entropy
 
@@ -45,7 +45,7 @@ class Reply(NamedTuple):
 class Predicting:
     """`/predict` and the routes that tell how it goes."""
 
-    def __init__(self, engine: Engine, resize: Resize) -> None:
+    def __init__(self, engine: Service, resize: Resize) -> None:
         self.engine = engine
         self.limits = engine.limits
         self.traffic = Traffic(self.limits.max_bodies)
