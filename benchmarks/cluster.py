@@ -20,10 +20,11 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
 import resitta
+from resitta.bench.jobs import run_jobs
 from resitta.bench.protocol import Protocol
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
-from resitta.distributed.executors import Executor, run_jobs
+from resitta.distributed.executors import Executor
 from resitta.models import MODELS
 from resitta.models import create as create_model
 from resitta.norm.bn_layers import bn_layers

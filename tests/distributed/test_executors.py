@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from tests.tools import OWN_METHOD
 
+from resitta.bench.jobs import run_jobs
 from resitta.bench.loop import Progress
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
-from resitta.distributed.executors import Executor, measure, run_jobs
+from resitta.distributed.executors import Executor, measure
 from resitta.errors import BadData, BadSetting, WorkerLost
 from resitta.registry import create
 from resitta.user_code import load_method

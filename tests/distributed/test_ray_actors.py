@@ -41,7 +41,7 @@ def test_a_reader_hears_each_version_once(writer: WriterActor, model: nn.Module)
 
 def test_tasks_are_done_and_refusals_travel(writer: WriterActor) -> None:
     assert writer.do("pause") == (None, None)
-    assert writer.report().content.paused
+    assert writer.report().paused
     assert writer.do("snapshot") == (0, None)
     result, refusal = writer.do("rollback", 7)
     assert result is None
@@ -58,10 +58,10 @@ def test_clients_are_told_apart_by_the_writer(model: nn.Module, tmp_path: Path) 
         for _ in range(2):
             writer.offer(images.numpy(), ["good"] * 8 + ["bad"] * 56)
         deadline = time.monotonic() + 20
-        while len(writer.report().content.clients) < 2 or writer.report().content.counters.waiting:
+        while len(writer.report().clients) < 2 or writer.report().counters.waiting:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        report = writer.report().content
+        report = writer.report()
         assert (report.counters.learned, report.counters.screened) == (16, 112)
         assert report.muted == {"bad"}
         assert "is predicted, but no longer learned from" in report.events[0].text

@@ -12,13 +12,14 @@ import pytest
 from tests.tools import OWN_METHOD
 
 import resitta.bench
+from resitta.bench.jobs import run_jobs
 from resitta.bench.loop import Progress
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Job
 from resitta.bench.spec import Recipe
 from resitta.conformance import tiny_network
 from resitta.data.datasets import ArrayImages
-from resitta.distributed.executors import Executor, run_jobs
+from resitta.distributed.executors import Executor
 from resitta.errors import BadData
 from resitta.report.formats import as_text
 from resitta.report.tables import error_table

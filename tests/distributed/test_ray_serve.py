@@ -48,6 +48,12 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     assert list(state.glob("*.safetensors")), "the state was saved at the end"
 
 
+def readers(engine: Any) -> list[Any]:
+    """The readers' actors."""
+    actors: list[Any] = engine.readers[0].predict.func.__self__.actors
+    return actors
+
+
 def until(true: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not true():
@@ -78,7 +84,7 @@ def test_both_readers_predict_what_one_process_would(engine: Any) -> None:
     until(lambda: engine.stats()["version"] == 2)
     with alone.paused():
         expected = alone(images(3))
-    for actor in engine.reader.actors:
+    for actor in readers(engine):
         logits, version = ray.get(actor.predict.remote(images(3).numpy()))
         assert version == 2
         torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-4, atol=1e-5)
@@ -108,13 +114,13 @@ def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
 
 
 def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) -> None:
-    ray.kill(engine.reader.actors[0], no_restart=False)
+    ray.kill(readers(engine)[0], no_restart=False)
     answers = [engine.submit(images(seed)) for seed in range(10)]
     assert all(answer.result(timeout=30).version > 0 for answer in answers)
 
     def caught_up() -> bool:
         try:
-            return bool(ray.get(engine.reader.actors[0].version.remote()) == engine.stats()["version"])
+            return bool(ray.get(readers(engine)[0].version.remote()) == engine.stats()["version"])
         except ray.exceptions.RayActorError:  # it is being restarted
             return False
 

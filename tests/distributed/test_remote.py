@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from resitta.distributed.ray_actors import ActorReport
 from resitta.distributed.remote import IN_FLIGHT, RayReaders, RayWriter
 from resitta.monitor.stats import Stats
 from resitta.runtime.learn_queue import Counters
 from resitta.serve.events import Event, Events
 from resitta.serve.http_errors import Refused
-from resitta.serve.settings import Limits
 from resitta.serve.writer import Report
 
 
@@ -55,8 +53,8 @@ class FakeRay:
         return [r for r in references if r is not None], [r for r in references if r is None]
 
 
-def report(writer: str = "first", version: int = 3, muted: str | None = None) -> ActorReport:
-    content = Report(
+def report(writer: str = "first", version: int = 3, muted: str | None = None) -> Report:
+    return Report(
         version=version,
         paused=False,
         concurrent=True,
@@ -67,12 +65,13 @@ def report(writer: str = "first", version: int = 3, muted: str | None = None) ->
         guard_fired={"unknown": 2},
         clients=[],
         muted=frozenset() if muted is None else frozenset({muted}),
+        writer=writer,
+        readers={1: version},
     )
-    return ActorReport(writer, {1: version}, content)
 
 
 def ray_writer(actor: Actor, events: Events | None = None) -> RayWriter:
-    return RayWriter(FakeRay(), actor, 2, events or Events(), stop=lambda: None)
+    return RayWriter(FakeRay(), actor, events or Events(), stop=lambda: None)
 
 
 def writer_actor() -> Actor:
@@ -112,7 +111,7 @@ def test_a_new_writer_is_noticed_and_refusals_are_raised() -> None:
     actor, events = writer_actor(), Events()
     writer = ray_writer(actor, events)
     found = writer.report()
-    assert (found.version, found.failed_saves, found.guard_fired, found.readers) == (3, 4, {"unknown": 2}, [0, 3])
+    assert (found.version, found.failed_saves, found.guard_fired, found.readers) == (3, 4, {"unknown": 2}, {1: 3})
     actor.answers["report"] = lambda: report("second", 1)
     with pytest.raises(Refused, match="rollback is refused"):
         writer.ask("rollback", 7).result(5)
@@ -126,7 +125,7 @@ def test_a_new_writer_is_noticed_and_refusals_are_raised() -> None:
 def test_closing_saves_and_stops_all_processes() -> None:
     actor, stopped = writer_actor(), []
     actor.answers["close"] = lambda: None
-    writer = RayWriter(FakeRay(), actor, 2, Events(), stop=lambda: stopped.append(list(actor.calls)))
+    writer = RayWriter(FakeRay(), actor, Events(), stop=lambda: stopped.append(list(actor.calls)))
     writer.start()
     assert writer.alive
     writer.close()
@@ -139,15 +138,15 @@ def test_requests_pass_by_readers_that_died() -> None:
         return np.zeros((len(images), 5), np.float32), 4
 
     actors = [Actor({"predict": predict, "version": lambda: 4}) for _ in range(2)]
-    readers = RayReaders(FakeRay(), actors, Limits(), lambda images, _: [True] * len(images))
-    readers.start()
+    readers = RayReaders(FakeRay(), actors, lambda images, _: [True] * len(images))
+    batch, clients = torch.rand(3, 3, 4, 4), ["a"] * 3
     actors[0].dead = True
-    assert [readers.submit(torch.rand(3, 3, 4, 4)).result(5).version for _ in range(3)] == [4, 4, 4]
+    for first in (0, 1, 0):
+        assert readers.predict(first, batch, clients)[1:] == (4, [True] * 3)
     actors[1].dead = True
     with pytest.raises(Refused, match="all readers are being restarted"):
-        readers.submit(torch.rand(3, 3, 4, 4)).result(5)
+        readers.predict(0, batch, clients)
     actors[0].dead = actors[1].dead = False
-    assert readers.submit(torch.rand(3, 3, 4, 4)).result(5).learned == 3
-    assert readers.predicted == 12
-    readers.close()
-    assert not readers.alive
+    actors[0].calls.clear()
+    assert readers.predict(0, batch, clients)[2] == [True] * 3
+    assert actors[0].calls == ["predict"], "it is back"

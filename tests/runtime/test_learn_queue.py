@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from resitta.runtime.learn_queue import Counters, FairQueue, LearnQueue, Samples, joined
+from resitta.runtime.learn_queue import Counters, LearnQueue, Samples, joined
 
 
 def single(clients: Iterable[str], images: Tensor | None = None) -> list[Samples]:
@@ -23,12 +23,11 @@ def numbers(batch: list[Samples]) -> list[int]:
 # --- the order --------------------------------------------------------------------------------------------------------
 
 
-def filled(**counts: int) -> FairQueue:
+def filled(room: int, **counts: int) -> LearnQueue:
     """Ten and more belong to the first client, twenty and more to the second, and so on."""
-    queue = FairQueue()
+    queue = LearnQueue(room=room, batch=4)
     for tens, (client, count) in enumerate(counts.items(), start=1):
-        for number in range(count):
-            assert queue.add(sample(client, 10 * tens + number), room=99)
+        assert queue.offer([sample(client, 10 * tens + number) for number in range(count)]) == [True] * count
     return queue
 
 
@@ -37,47 +36,44 @@ def sample(client: str, number: int = 0) -> Samples:
 
 
 def test_clients_take_turns_and_each_keeps_its_order() -> None:
-    queue = filled(a=5, b=2, c=1)
-    assert numbers(queue.take(4)) == [10, 20, 30, 11]
-    assert numbers(queue.take(9)) == [21, 12, 13, 14]
+    queue = filled(8, a=5, b=2, c=1)
+    assert [numbers(queue.take()) for _ in range(3)] == [[10, 20, 30, 11], [21, 12, 13, 14], []]
     assert len(queue) == 0
-    assert queue.take(1) == []
 
 
 def test_the_next_batch_continues_with_the_next_client() -> None:
-    queue = filled(a=3, b=3)
-    assert [numbers(queue.take(1)) for _ in range(4)] == [[10], [20], [11], [21]]
+    queue = filled(6, a=3, b=3)
+    queue.batch = 1
+    assert [numbers(queue.take()) for _ in range(4)] == [[10], [20], [11], [21]]
 
 
 def test_in_a_full_queue_the_client_with_the_most_loses_its_newest() -> None:
-    queue = filled(flood=6, light=1)
-    assert queue.add(sample("light", 21), room=7)
-    assert queue.add(sample("new", 30), room=7)
-    assert not queue.add(sample("flood", 16), room=7)
+    queue = filled(7, flood=6, light=1)
+    assert queue.offer([sample("light", 21), sample("new", 30), sample("flood", 16)]) == [True, True, False]
     assert len(queue) == 7
-    assert numbers(queue.take(7)) == [10, 20, 30, 11, 21, 12, 13]
+    queue.batch = 7
+    assert numbers(queue.take()) == [10, 20, 30, 11, 21, 12, 13]
+    assert (queue.counters.dropped, queue.counters.waiting) == (3, 7)
 
 
 @pytest.mark.parametrize("client", ["a", "b"])
 def test_equals_do_not_take_from_each_other(client: str) -> None:
-    assert not filled(a=2, b=2).add(sample(client), room=4)
+    assert filled(4, a=2, b=2).offer([sample(client)]) == [False]
 
 
 def test_an_empty_queue_takes_any_number_and_samples_stay_together() -> None:
-    queue = FairQueue()
-    assert queue.add(Samples(torch.zeros(100, 1), None), room=10)
-    assert not queue.add(Samples(torch.zeros(1, 1), None), room=10)
-    assert not queue.add(Samples(torch.zeros(101, 1), None, "other"), room=10)
-    assert [len(samples) for samples in queue.take(10)] == [100]
+    queue = LearnQueue(room=10, batch=10)
+    sizes = [(100, ""), (1, ""), (101, "other")]
+    assert queue.offer([Samples(torch.zeros(size, 1), None, client) for size, client in sizes]) == [True, False, False]
+    assert [len(samples) for samples in queue.take()] == [100]
 
 
 def test_a_batch_ends_where_samples_do_not_fit() -> None:
-    queue = FairQueue()
+    queue = LearnQueue(room=99, batch=10)
     shapes = [(4, 3), (4, 3), (4, 3), (2, 5), (1, 5)]
-    for shape in shapes:
-        queue.add(Samples(torch.zeros(shape), None), room=99)
-    queue.add(Samples(torch.zeros(1, 5, dtype=torch.float64), None), room=99)
-    batches = [queue.take(10) for _ in range(4)]
+    queue.offer([Samples(torch.zeros(shape), None) for shape in shapes])
+    queue.offer([Samples(torch.zeros(1, 5, dtype=torch.float64), None)])
+    batches = [queue.take() for _ in range(4)]
     assert [[len(samples) for samples in batch] for batch in batches] == [[4, 4], [4], [2, 1], [1]]
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from resitta.serve.reader import Reader
 from resitta.serve.service import Service
 from resitta.serve.writer import Writer
 
@@ -45,12 +44,6 @@ def writer_of(service: Service) -> Writer:
     """The writer of a service that learns in this process."""
     assert isinstance(service.writer, Writer)
     return service.writer
-
-
-def reader_of(service: Service) -> Reader:
-    """The reader of a service that predicts in this process."""
-    assert isinstance(service.reader, Reader)
-    return service.reader
 
 
 def images(n: int, seed: int = 0) -> torch.Tensor:

@@ -43,4 +43,4 @@ def test_a_video_is_sent_frame_by_frame(url: str, engine: Service, tmp_path: Pat
     first, *rest = [Image.fromarray(frame) for frame in pixels]
     first.save(tmp_path / "film.webp", save_all=True, append_images=rest, duration=50)
     lines = run("video.py", str(tmp_path / "film.webp"), "--url", url, "--fps", "100").splitlines()
-    assert len(lines) == engine.reader.predicted == 11
+    assert len(lines) == engine.predicted == 11

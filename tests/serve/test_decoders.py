@@ -77,7 +77,7 @@ def test_this_process_looks_into_no_body_whose_cost_is_not_known(
     monkeypatch.setattr(decoders.Lane, "ask", never)
     for content in (picture(), picture("JPEG", width=500, height=375), array(torch.rand(3, SIZE, SIZE).numpy())):
         assert send(url, content, "application/octet-stream").status_code == 200
-    assert engine.reader.predicted == 7
+    assert engine.predicted == 7
 
 
 @asynccontextmanager

@@ -231,7 +231,7 @@ def state(engine: Service) -> Any:
     settle: Callable[[], None] = lambda: None  # noqa: E731
     writer_of(engine).thread.submit(settle).result(10)
     report = engine.writer.report()
-    return engine.adapter.stats, report.version, report.counters, engine.reader.predicted
+    return engine.adapter.stats, report.version, report.counters, engine.predicted
 
 
 def talk(url: str, request: bytes) -> socket.socket:

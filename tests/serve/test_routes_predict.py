@@ -4,7 +4,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from tests.serve.helpers import SIZE, array, picture, reader_of, until
+from tests.serve.helpers import SIZE, array, picture, until
 
 from resitta.serve.images import Decoder
 from resitta.serve.routes_predict import to_floats
@@ -73,10 +73,10 @@ def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine
 
 def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Service) -> None:
     assert post(client, picture()).status_code == 200
-    plain = reader_of(engine).predict
-    reader_of(engine).predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
+    plain = engine.readers[0].predict
+    engine.readers[0].predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
     answer = post(client, picture())
-    reader_of(engine).predict = plain
+    engine.readers[0].predict = plain
     assert answer.status_code == 500
     assert "not finite" in answer.json()["error"]
     assert post(client, picture()).status_code == 200
@@ -90,9 +90,9 @@ def test_health_and_readiness(client: httpx.Client) -> None:
 
 
 def test_a_full_request_queue_is_answered_with_429(client: httpx.Client, engine: Service) -> None:
-    reader_of(engine).waiting = engine.limits.queue
+    engine.readers[0].waiting = engine.limits.queue
     answer = post(client, picture())
-    reader_of(engine).waiting = 0
+    engine.readers[0].waiting = 0
     assert answer.status_code == 429
     assert answer.headers["retry-after"] == "1"
     assert "waiting" in answer.json()["error"]

@@ -66,7 +66,7 @@ def test_pages_are_told_apart_by_their_origin(
     open_url: str, engine: Service, host: str, origin: str, answered: bool
 ) -> None:
     assert post(open_url, {"Host": host, "Origin": origin}) == (200 if answered else 403)
-    assert engine.reader.predicted == answered
+    assert engine.predicted == answered
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_a_page_of_another_site_cannot_teach_the_model_over_plain_http(
         browser.open(elsewhere)
         browser.until("document.title === 'sent'")
         refused = httpx.get(f"{open_url}/metrics").text
-        assert engine.reader.predicted == 0
+        assert engine.predicted == 0
         assert 'resitta_refused_total{status="403"} 1.0' in refused, "the picture came, without Sec-Fetch-Site"
         browser.open(own)
         sent = f"fetch('/predict', {{method: 'POST', body: Uint8Array.from({list(picture())}), headers: "
         assert browser.run(f"{sent}{{'Content-Type': 'image/png'}}}}).then(answer => answer.status)") == 200
-        assert engine.reader.predicted == 1
+        assert engine.predicted == 1

@@ -179,7 +179,7 @@ def test_snapshot_rollback_and_reset(make: Make) -> None:
         until(learned(engine, 80))
         with pytest.raises(Refused, match=f"there are: {saved}"):
             ask("rollback", saved + 1).result(10)
-        version = ask("rollback", saved).result(10).version
+        version = ask("rollback", saved).result(10)["version"]
         assert version > saved
         assert torch.equal(engine.submit(images(4)).result(10).logits, before)
         assert ask("reset").result(10) == version + 1
@@ -392,7 +392,7 @@ def test_many_threads_lose_and_double_nothing(make: Make) -> None:
         until(learned(engine, total))
     memory = engine.adapter.learner.memory()
     assert memory is not None
-    assert memory.clock == engine.adapter.samples == engine.reader.predicted == total
+    assert memory.clock == engine.adapter.samples == engine.predicted == total
 
 
 def test_unsuitable_models_and_names_are_refused_at_the_start(model: nn.Module, tmp_path: Path) -> None:

@@ -18,15 +18,13 @@ from typing import Any, Literal
 
 import torch
 
-from resitta.bench.jobs import Results, run_jobs
+from resitta.bench.jobs import Results
 from resitta.bench.record import read_json
 from resitta.bench.runner import Bench, Job
 from resitta.bench.spec import Recipe
 from resitta.distributed.cluster import enter
 from resitta.errors import BadSetting, WorkerLost
 from resitta.settings import check_settings, setting
-
-__all__ = ["Executor", "Results", "measure", "on_processes", "packed", "run_jobs", "work"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,6 @@ class News:
     writer: str
     version: int
     tensors: dict[int, Tensor]
-
-
-@dataclass(frozen=True)
-class ActorReport:
-    """The report of a writer, whose name is another one after a restart, and the version that each reader last had."""
-
-    writer: str
-    readers: dict[int, int]
-    content: Report
 
 
 def published_network(adapter: Adapter) -> PublishedNetwork:
@@ -84,9 +75,9 @@ class WriterActor:
         newest, tensors = front.weights.read()
         return News(self.name, newest, changes(self.source, tensors))
 
-    def report(self) -> ActorReport:
+    def report(self) -> Report:
         """Return the state of the writer."""
-        return ActorReport(self.name, dict(self.readers), self.writer.report())
+        return replace(self.writer.report(), writer=self.name, readers=dict(self.readers))
 
     def do(self, task: Task, *arguments: Any) -> tuple[Any, tuple[int, str] | None]:
         """Run a task of the `Writer`; return its result, or the status and sentence of a refusal."""

@@ -9,8 +9,10 @@ snapshot, at that snapshot's version; meanwhile readers answer. A killed reader'
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from resitta.distributed.ray_actors import MakeAdapter, ReaderActor, WriterActor
 from resitta.distributed.remote import RayReaders, RayWriter
 from resitta.errors import BadSetting, WorkerLost
 from resitta.serve.events import Events
-from resitta.serve.service import LearnerService, PredictorService, Service
+from resitta.serve.reader import Predict
+from resitta.serve.service import LearnerService, Service
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 
@@ -52,7 +55,7 @@ class _Processes:
 
     def connect(
         self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events
-    ) -> tuple[LearnerService, PredictorService]:
+    ) -> tuple[LearnerService, Sequence[Predict]]:
         """Start them on a cluster; closing the writer ends them."""
         published_network(adapter)  # refuses methods that readers cannot follow
         stack = ExitStack()
@@ -61,11 +64,12 @@ class _Processes:
             actors = self._start(ray, folder.path.absolute(), limits)
             for actor in actors:
                 stack.callback(ray.kill, actor)
-            writer = RayWriter(ray, actors[0], self.readers, events, stop=stack.close)
+            writer = RayWriter(ray, actors[0], events, stop=stack.close)
         except BaseException:
             stack.close()
             raise
-        return writer, RayReaders(ray, actors[1:], limits, writer.offer)
+        readers = RayReaders(ray, actors[1:], writer.offer)
+        return writer, [partial(readers.predict, number) for number in range(self.readers)]
 
     def _start(self, ray: Any, state: Path, limits: Limits) -> list[Any]:
         """Start the writer and the readers, and wait until all answer."""

@@ -1,4 +1,4 @@
-"""The driver's side of a service on Ray: a `LearnerService` and a `PredictorService` whose work is done by actors."""
+"""The driver's side of a service on Ray: a `LearnerService` and predictions whose work is done by actors."""
 
 import threading
 from collections import deque
@@ -6,21 +6,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from resitta.distributed.ray_actors import ActorReport
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
-from resitta.serve.reader import Answer, Reader
-from resitta.serve.settings import Limits
-from resitta.serve.writer import Predicted, Report, Task
-
-Offer = Callable[[Tensor, Sequence[str]], list[bool]]
-"""Images and their clients -> which of them will be learned from."""
+from resitta.serve.reader import Predicted
+from resitta.serve.writer import Report, Task
 
 REPORT_SECONDS = 0.25
 REPORT_TIMEOUT = 5.0
@@ -31,11 +25,11 @@ IN_FLIGHT = 32
 class RayWriter:
     """The writer's actor. A thread keeps its last report, so that nothing waits for the actor but tasks."""
 
-    def __init__(self, ray: Any, actor: Any, readers: int, events: Events, stop: Callable[[], None]) -> None:
+    def __init__(self, ray: Any, actor: Any, events: Events, stop: Callable[[], None]) -> None:
         self.ray, self.actor = ray, actor
         self.events = events
-        self._readers, self._stop = readers, stop
-        self._last: ActorReport = ray.get(actor.report.remote())
+        self._stop = stop
+        self._last: Report = ray.get(actor.report.remote())
         self._lost = 0
         self._sent: deque[tuple[Any, int]] = deque()
         self._lock = threading.Lock()
@@ -69,7 +63,7 @@ class RayWriter:
                 self._lost += len(images)
                 return [False] * len(images)
             self._sent.append((self.actor.offer.remote(images.numpy(), list(clients)), len(images)))
-        report = self._last.content
+        report = self._last
         return [not report.paused and name not in report.muted for name in clients]
 
     def ask(self, task: Task, *arguments: Any) -> "Future[Any]":
@@ -78,13 +72,11 @@ class RayWriter:
 
     def report(self) -> Report:
         """The last report of the writer; images that could not be sent count as dropped."""
-        report, lost = self._last.content, self._lost
-        counters = replace(
-            report.counters, offered=report.counters.offered + lost, dropped=report.counters.dropped + lost
-        )
+        report, lost = self._last, self._lost
+        sent = report.counters
+        counters = replace(sent, offered=sent.offered + lost, dropped=sent.dropped + lost)
         events = sorted([*self.events.newest(), *report.events], key=lambda event: -event.time)
-        readers = [self._last.readers.get(number, 0) for number in range(self._readers)]
-        return replace(report, counters=counters, events=events, readers=readers)
+        return replace(report, counters=counters, events=events)
 
     def _settle(self) -> None:
         """Forget what has arrived, and count what was lost with a writer."""
@@ -110,57 +102,26 @@ class RayWriter:
             with suppress(self.ray.exceptions.RayError):  # it is being restarted
                 self._keep(self.ray.get(self.actor.report.remote(), timeout=REPORT_TIMEOUT))
 
-    def _keep(self, report: ActorReport) -> None:
+    def _keep(self, report: Report) -> None:
         if report.writer != self._last.writer:
-            version = report.content.version
-            self.events.add("failure", f"the writer was lost; it is back and continues from version {version}")
+            text = f"the writer was lost; it is back and continues from version {report.version}"
+            self.events.add("failure", text)
         self._last = report
 
 
 class RayReaders:
-    """The readers' actors. Each has a queue of its own; a request goes to the shortest, and past a reader that died."""
+    """The readers' actors: each predicts what its `Reader` has gathered, and for another one that has died."""
 
-    def __init__(self, ray: Any, actors: Sequence[Any], limits: Limits, offer: Offer) -> None:
+    def __init__(self, ray: Any, actors: Sequence[Any], offer: Callable[[Tensor, Sequence[str]], list[bool]]) -> None:
         self.ray, self.actors = ray, actors
         self.offer = offer
-        self.queues = [Reader(partial(self._predict, index), limits) for index in range(len(actors))]
         self._returning: dict[int, Any] = {}
         """For each reader that died, a call that is answered when it is back."""
 
-    @property
-    def waiting(self) -> int:
-        """Images that wait for their prediction."""
-        return sum(queue.waiting for queue in self.queues)
-
-    @property
-    def predicted(self) -> int:
-        """Images that were predicted since the start."""
-        return sum(queue.predicted for queue in self.queues)
-
-    @property
-    def alive(self) -> bool:
-        """Whether requests are taken."""
-        return all(queue.alive for queue in self.queues)
-
-    def start(self) -> None:
-        """Begin to predict."""
-        for queue in self.queues:
-            queue.start()
-
-    def close(self) -> None:
-        """Answer what is waiting, and stop."""
-        for queue in self.queues:
-            queue.close()
-
-    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
-        """Queue a request where the fewest wait."""
-        there = [queue for index, queue in enumerate(self.queues) if self._is_there(index)]
-        return min(there or self.queues, key=lambda queue: queue.waiting).submit(images, client)
-
-    def _predict(self, first: int, images: Tensor, clients: Sequence[str]) -> Predicted:
-        """Predict with a reader, or with the next one if it has died."""
-        count = len(self.actors)
-        for index in (*range(first, count), *range(first)):
+    def predict(self, first: int, images: Tensor, clients: Sequence[str]) -> Predicted:
+        """Predict with a reader, or with the next one if it has died, and offer the images to the writer."""
+        order = [*range(first, len(self.actors)), *range(first)]
+        for index in [index for index in order if self._is_there(index)] or order:
             try:
                 logits, version = self.ray.get(self.actors[index].predict.remote(images.numpy()))
             except self.ray.exceptions.RayActorError:
@@ -172,5 +133,5 @@ class RayReaders:
     def _is_there(self, index: int) -> bool:
         call = self._returning.get(index)
         if call is not None and self.ray.wait([call], timeout=0)[0]:
-            del self._returning[index]
+            self._returning.pop(index, None)
         return index not in self._returning

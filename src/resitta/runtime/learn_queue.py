@@ -45,79 +45,17 @@ class Samples:
         return len(self.images)
 
 
-class FairQueue:
+class LearnQueue:
     """First in, first out for each client, round robin between clients.
 
-    >>> queue = FairQueue()
-    >>> for client, value in (("a", 1), ("a", 2), ("a", 3), ("b", 4)):
-    ...     _ = queue.add(Samples(torch.full((1, 1), value), None, client), room=9)
-    >>> [int(samples.images) for samples in queue.take(3)]
-    [1, 4, 2]
-    """
+    Any thread may offer samples; a `LearnerThread` takes them. At most `room` samples wait, but an empty queue takes
+    any number. Samples that are being learned from need no room.
 
-    def __init__(self) -> None:
-        self.held: Counter[str] = Counter()
-        """Samples of each client; only clients with samples are kept."""
-        self._queues: OrderedDict[str, deque[Samples]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return self.held.total()
-
-    def add(self, samples: Samples, *, room: int) -> bool:
-        """Queue samples if there is room, or if they may replace the newest of the client with the most samples.
-
-        They may if their own client does not get more than that one has. An empty queue takes any number.
-        """
-        if self.held and len(self) + len(samples) > room and not self._make_room(samples):
-            return False
-        self._queues.setdefault(samples.client, deque()).append(samples)
-        self.held[samples.client] += len(samples)
-        return True
-
-    def take(self, most: int) -> list[Samples]:
-        """Take samples of each client in turn, up to a number or until the next do not fit into one tensor."""
-        taken: list[Samples] = []
-        while self._queues:
-            client, waiting = next(iter(self._queues.items()))
-            if taken and not _fit(taken, waiting[0], most):
-                break
-            taken.append(waiting.popleft())
-            self._forget(client, len(taken[-1]))
-            if waiting:
-                self._queues.move_to_end(client)
-        return taken
-
-    def clear(self) -> None:
-        """Forget all samples."""
-        self._queues.clear()
-        self.held.clear()
-
-    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Move or convert all samples, once they are there on the device."""
-        for client, waiting in self._queues.items():
-            self._queues[client] = deque(_converted(samples, fn) for samples in waiting)
-
-    def _make_room(self, samples: Samples) -> bool:
-        client, most = max(self.held.items(), key=lambda item: item[1])
-        if self.held[samples.client] + len(samples) > most or len(samples) > len(self._queues[client][-1]):
-            return False
-        self._forget(client, len(self._queues[client].pop()))
-        return True
-
-    def _forget(self, client: str, count: int) -> None:
-        self.held[client] -= count
-        if not self._queues[client]:
-            del self._queues[client], self.held[client]
-
-
-class LearnQueue:
-    """Any thread may offer samples; a `LearnerThread` takes them. Samples that are being learned from need no room.
-
-    >>> queue = LearnQueue(room=2, batch=64)
-    >>> queue.offer([Samples(torch.rand(1, 3, 8, 8), torch.rand(1, 10)) for _ in range(3)])
-    [True, True, False]
-    >>> len(queue.take()), queue.counters.dropped, queue.counters.waiting
-    (2, 1, 2)
+    >>> queue = LearnQueue(room=4, batch=3)
+    >>> queue.offer([Samples(torch.zeros(1, 3, 8, 8), None, client) for client in "aaaab"])
+    [True, True, True, True, True]
+    >>> [samples.client for samples in queue.take()], queue.counters.dropped, queue.counters.waiting
+    (['a', 'b', 'a'], 1, 4)
     """
 
     def __init__(self, *, room: int, batch: int) -> None:
@@ -129,10 +67,11 @@ class LearnQueue:
         """Samples that were queued, whatever became of them."""
         self.changed = threading.Condition(new_lock(LockRank.QUEUE))
         """Guards the queue; is notified of the first samples, a full batch, and samples that leave."""
-        self._queue = FairQueue()
+        self._queues: OrderedDict[str, deque[Samples]] = OrderedDict()
+        self._held: Counter[str] = Counter()  # samples of each client; clients without samples are forgotten
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._held.total()
 
     @property
     def finished(self) -> int:
@@ -142,15 +81,19 @@ class LearnQueue:
     @property
     def has_batch(self) -> bool:
         """Whether a full batch waits."""
-        return len(self._queue) >= self.batch
+        return len(self) >= self.batch
 
     def offer(self, offered: Sequence[Samples]) -> list[bool]:
-        """Queue samples as far as there is room, and return which were taken. Never waits for the learner."""
+        """Queue samples as far as there is room, and return which were taken. Never waits for the learner.
+
+        In a full queue samples replace the newest ones of the client with the most, unless their own client would then
+        have more.
+        """
         with self.changed:
-            before, had_batch = len(self._queue), self.has_batch
+            before, had_batch = len(self), self.has_batch
             is_open = not (self.paused or self.closed)
-            taken = [is_open and self._queue.add(samples, room=self.room) for samples in offered]
-            count, more = sum(map(len, offered)), len(self._queue) - before
+            taken = [is_open and self._add(samples) for samples in offered]
+            count, more = sum(map(len, offered)), len(self) - before
             self.accepted += sum(map(len, compress(offered, taken)))
             self._count(offered=count, waiting=more, **{"skipped" if self.paused else "dropped": count - more})
             if more and (not before or (self.has_batch and not had_batch)):
@@ -158,15 +101,22 @@ class LearnQueue:
         return taken
 
     def take(self) -> list[Samples]:
-        """Take the next batch. It counts as waiting until it is settled."""
+        """Take a batch of samples that fit into one tensor. They count as waiting until they are settled."""
+        taken: list[Samples] = []
         with self.changed:
-            return self._queue.take(self.batch)
+            while self._queues:
+                client, waiting = next(iter(self._queues.items()))
+                if taken and not self._fit(taken, waiting[0]):
+                    break
+                taken.append(waiting.popleft())
+                self._queues.move_to_end(client)
+                self._forget(client, len(taken[-1]))
+        return taken
 
     def settle(self, *, learned: int = 0, skipped: int = 0, screened: int = 0) -> None:
         """Account for samples that were taken."""
         with self.changed:
-            count = learned + skipped + screened
-            self._count(learned=learned, skipped=skipped, screened=screened, waiting=-count)
+            self._count(learned=learned, skipped=skipped, screened=screened, waiting=-learned - skipped - screened)
             self.changed.notify_all()
 
     def record(self, samples: int, screened: int = 0) -> None:
@@ -178,25 +128,49 @@ class LearnQueue:
     def clear(self) -> None:
         """Skip the samples that wait."""
         with self.changed:
-            self._forget("skipped")
-            self.changed.notify_all()
+            self._clear("skipped")
 
     def close(self) -> None:
         """Drop what waits and what is offered from now on."""
         with self.changed:
             self.closed = True
-            self._forget("dropped")
-            self.changed.notify_all()
+            self._clear("dropped")
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Move or convert the samples that wait, as their adapter was."""
         with self.changed:
-            self._queue.convert(fn)
+            for client, waiting in self._queues.items():
+                self._queues[client] = deque(_converted(samples, fn) for samples in waiting)
 
-    def _forget(self, became: str) -> None:
-        count = len(self._queue)
-        self._count(**{became: count, "waiting": -count})
-        self._queue.clear()
+    def _add(self, samples: Samples) -> bool:
+        if self._held and len(self) + len(samples) > self.room and not self._make_room(samples):
+            return False
+        self._queues.setdefault(samples.client, deque()).append(samples)
+        self._held[samples.client] += len(samples)
+        return True
+
+    def _make_room(self, samples: Samples) -> bool:
+        client, most = max(self._held.items(), key=lambda item: item[1])
+        if self._held[samples.client] + len(samples) > most or len(samples) > len(self._queues[client][-1]):
+            return False
+        self._forget(client, len(self._queues[client].pop()))
+        return True
+
+    def _forget(self, client: str, count: int) -> None:
+        self._held[client] -= count
+        if not self._queues[client]:
+            del self._queues[client], self._held[client]
+
+    def _fit(self, taken: list[Samples], more: Samples) -> bool:
+        first, images = taken[0].images, more.images
+        same = images.shape[1:] == first.shape[1:] and images.dtype == first.dtype
+        return same and sum(map(len, taken)) + len(more) <= self.batch
+
+    def _clear(self, became: str) -> None:
+        self._count(**{became: len(self), "waiting": -len(self)})
+        self._queues.clear()
+        self._held.clear()
+        self.changed.notify_all()
 
     def _count(self, **changes: int) -> None:
         now = self.counters
@@ -223,12 +197,6 @@ def joined(batch: Sequence[Samples], stream: torch.cuda.Stream | None = None) ->
 
 def _cat(tensors: list[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-
-
-def _fit(taken: list[Samples], more: Samples, most: int) -> bool:
-    first, images = taken[0].images, more.images
-    same = images.shape[1:] == first.shape[1:] and images.dtype == first.dtype
-    return same and sum(map(len, taken)) + len(more) <= most
 
 
 def _converted(samples: Samples, fn: Callable[[Tensor], Tensor]) -> Samples:

@@ -26,9 +26,9 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every number of the engine, as it is now."""
-        reader, report = self.engine.reader, self.engine.writer.report()
+        engine, report = self.engine, self.engine.writer.report()
         counters, stats = report.counters, report.stats
-        yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=reader.predicted)
+        yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=engine.predicted)
         for name, text in COUNTED.items():
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
         yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=report.failed_saves)
@@ -40,7 +40,7 @@ class EngineCollector(Collector):
         yield fired
         gauges = {
             "resitta_waiting_to_learn": ("Images in the learning queue.", counters.waiting),
-            "resitta_waiting_for_prediction": ("Images in the request queue.", reader.waiting),
+            "resitta_waiting_for_prediction": ("Images in the request queue.", engine.waiting),
             "resitta_learning": ("1 while learning, 0 while paused.", not report.paused),
             "resitta_state_version": ("The version of the state that predicts.", report.version),
             "resitta_updates": ("Updates since the source model.", stats.updates),

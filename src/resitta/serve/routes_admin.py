@@ -51,7 +51,7 @@ class Control:
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
         """Go back to a snapshot: the newest that can be read, or that of a version listed in /stats."""
         done = await self._ask("rollback", version)
-        return {**vars(done), "learning": not self.writer.report().paused}
+        return {**done, "learning": not self.writer.report().paused}
 
     async def bank(self) -> list[dict[str, Any]]:
         """Show what the memory of samples holds, the youngest first."""

@@ -12,28 +12,24 @@ from resitta.adapter import Adapter
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting
 from resitta.serve.events import Events
-from resitta.serve.reader import Answer, Reader
+from resitta.serve.reader import Answer, Predict, Reader
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 from resitta.serve.writer import Report, Task, Writer
 
 
-class Part(Protocol):
-    """A part of a service with threads or processes of its own."""
+class LearnerService(Protocol):
+    """Owns an adapter and learns: a `Writer` in this process, or one on Ray."""
 
     @property
     def alive(self) -> bool:
         """Whether it runs."""
 
     def start(self) -> None:
-        """Begin to work."""
+        """Begin to learn."""
 
     def close(self) -> None:
-        """Finish what is under way, and stop."""
-
-
-class LearnerService(Part, Protocol):
-    """Owns an adapter and learns: a `Writer`, here or on Ray."""
+        """Finish the step under way, save, and stop."""
 
     def ask(self, task: Task, *arguments: Any) -> "Future[Any]":
         """Run a task that needs the adapter for itself, before learning further."""
@@ -42,30 +38,16 @@ class LearnerService(Part, Protocol):
         """Return the state, without waiting."""
 
 
-class PredictorService(Part, Protocol):
-    """Predicts with published weights: a `Reader`, or several on Ray."""
-
-    @property
-    def waiting(self) -> int:
-        """Images that wait for their prediction."""
-
-    @property
-    def predicted(self) -> int:
-        """Images that were predicted since the start."""
-
-    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
-        """Queue a request."""
-
-
-Connect = Callable[[Adapter, StateFolder, Limits, Events], tuple[LearnerService, PredictorService]]
+Connect = Callable[[Adapter, StateFolder, Limits, Events], tuple[LearnerService, Sequence[Predict]]]
+"""Makes what learns and, for each reader, what predicts."""
 
 
 def connect_threads(
     adapter: Adapter, folder: StateFolder, limits: Limits, events: Events
-) -> tuple[LearnerService, PredictorService]:
+) -> tuple[LearnerService, Sequence[Predict]]:
     """Learn in one thread of this process and predict in another."""
     writer = Writer(adapter, folder, limits, events)
-    return writer, Reader(writer.predict, limits)
+    return writer, [writer.predict]
 
 
 class Service:
@@ -101,20 +83,23 @@ class Service:
         self.claim = Claim(state)
         try:
             self.folder = StateFolder(state, keep=self.limits.keep)
-            self.writer, self.reader = connect(adapter, self.folder, self.limits, self.events)
+            self.writer, predicts = connect(adapter, self.folder, self.limits, self.events)
         except BaseException:
             self.claim.release()
             raise
+        self.readers = [Reader(predict, self.limits) for predict in predicts]
 
     def start(self) -> None:
         """Start learning and predicting."""
         self.writer.start()
-        self.reader.start()
+        for reader in self.readers:
+            reader.start()
 
     def close(self) -> None:
         """Answer what waits, save the state, and stop."""
         try:
-            self.reader.close()
+            for reader in self.readers:
+                reader.close()
             self.writer.close()
         finally:
             self.claim.release()
@@ -131,25 +116,35 @@ class Service:
 
         `client`: who sends them. All clients have the same share of what is learned from.
         """
-        return self.reader.submit(images, client)
+        return min(self.readers, key=lambda reader: reader.waiting).submit(images, client)
 
     @property
     def ready(self) -> bool:
         """Whether requests are answered."""
-        return self.reader.alive and self.writer.alive
+        return self.writer.alive and all(reader.alive for reader in self.readers)
+
+    @property
+    def waiting(self) -> int:
+        """Images that wait for their prediction."""
+        return sum(reader.waiting for reader in self.readers)
+
+    @property
+    def predicted(self) -> int:
+        """Images that were predicted since the start."""
+        return sum(reader.predicted for reader in self.readers)
 
     def stats(self) -> dict[str, Any]:
         """The state of the service as JSON. Never waits for the writer."""
         report = self.writer.report()
         adapted = report.stats
-        stats = {
+        stats: dict[str, Any] = {
             "method": self.adapter.method.name,
             "version": report.version,
             "learning": not report.paused,
             "predictions_wait_for_updates": not report.concurrent,
-            "predicted": self.reader.predicted,
+            "predicted": self.predicted,
             **vars(report.counters),
-            "waiting_for_prediction": self.reader.waiting,
+            "waiting_for_prediction": self.waiting,
             "adapter": {
                 "samples": adapted.samples,
                 "updates": adapted.updates,
@@ -165,7 +160,9 @@ class Service:
             "names": self.names,
             "size": self.size,
         }
-        return stats if report.readers is None else {**stats, "readers": report.readers}
+        if report.readers is not None:
+            stats["readers"] = [report.readers.get(number, 0) for number in range(len(self.readers))]
+        return stats
 
     def _count_classes(self) -> int:
         """Predict one grey image; a model that does not take such images is refused here."""

@@ -30,14 +30,12 @@ from resitta.serve.client_screening import Voices
 from resitta.serve.events import Event, Events, Kind
 from resitta.serve.http_errors import Refused
 from resitta.serve.memory_quotas import Shares
-from resitta.serve.saving import Saver, not_saved
+from resitta.serve.reader import Predicted
 from resitta.serve.settings import Limits
-from resitta.serve.storage import StateFolder
+from resitta.serve.storage import Saver, StateFolder, not_saved
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Predicted = tuple[Tensor, int, list[bool]]
-"""Logits, the version of the weights they come from, and which images will be learned from."""
 Task = Literal["pause", "resume", "reset", "snapshot", "rollback", "bank"]
 """What may be asked of a writer: the names of its methods."""
 REFRESH = 0.25
@@ -45,19 +43,11 @@ REFRESH = 0.25
 
 
 @dataclass(frozen=True)
-class RolledBack:
-    """The new version, the snapshot it was made from, and the newer snapshots that could not be read."""
-
-    version: int
-    snapshot: int
-    skipped: list[int]
-
-
-@dataclass(frozen=True)
 class Report:
     """The state of a writer.
 
-    `concurrent`: whether predictions need not wait for updates. `readers`: the versions of readers in other processes.
+    `concurrent`: whether predictions need not wait for updates. In a process of its own, `writer` is a name that
+    changes with a restart, and `readers` holds the version of each reader.
     """
 
     version: int
@@ -70,7 +60,8 @@ class Report:
     guard_fired: dict[str, int]
     clients: list[dict[str, Any]]
     muted: frozenset[str]
-    readers: list[int] | None = None
+    writer: str = ""
+    readers: dict[int, int] | None = None
 
 
 class Writer:
@@ -91,7 +82,7 @@ class Writer:
             lock=adapter.lock,
             name="resitta-writer",
         )
-        self._report_skipped(folder.recover(adapter).skipped)
+        self._report_skipped(folder.recover(adapter))
         self.front = PublishedNetwork.of(adapter)
         self._publish(max(folder.versions(), default=0))
         self.saver = Saver(adapter, folder, events, every=limits.save_every, version=self.version)
@@ -119,11 +110,6 @@ class Writer:
         """Whether the thread runs."""
         return self.thread.alive
 
-    @property
-    def muted(self) -> frozenset[str]:
-        """The clients that are not learned from."""
-        return self.voices.muted
-
     def predict(self, images: Tensor, clients: Sequence[str]) -> Predicted:
         """Predict with the published weights and queue the images, or do both in one step where there can be none."""
         moved = images.to(self.adapter.source.device, self.adapter.source.dtype)
@@ -131,7 +117,7 @@ class Writer:
             return self._submit(partial(self.step, moved, clients)).result()
         logits, version = self.front.predict(moved)
         taken = self.offer(images, logits, clients)
-        muted = self.muted
+        muted = self.voices.muted
         return logits, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
 
     def offer(self, images: Tensor, logits: Tensor | None, clients: Sequence[str]) -> list[bool]:
@@ -156,7 +142,7 @@ class Writer:
             failed_saves=self.saver.failed,
             guard_fired=self.guard_fired,
             clients=self.clients,
-            muted=self.muted,
+            muted=self.voices.muted,
         )
 
     def _submit(self, action: Callable[[], T]) -> "Future[T]":
@@ -170,7 +156,7 @@ class Writer:
     def step(self, images: Tensor, clients: Sequence[str]) -> Predicted:
         """Predict and learn in one call."""
         version, before = self.version, self.adapter.learner.updates
-        heard = np.array([not self.queue.paused and name not in self.muted for name in clients])
+        heard = np.array([not self.queue.paused and name not in self.voices.muted for name in clients])
         logits = self._answer(images, torch.from_numpy(heard).to(images.device), clients)
         self.queue.record(len(images), screened=int((~heard).sum()))
         if not self.queue.paused:
@@ -204,21 +190,23 @@ class Writer:
         self.events.add("control", f"version {self.version} saved")
         return self.version
 
-    def rollback(self, version: int | None = None) -> RolledBack:
-        """Go back to a snapshot, the newest that can be read unless another is named, once that is saved."""
+    def rollback(self, version: int | None = None) -> dict[str, Any]:
+        """Go back to a snapshot, the newest that can be read unless another is named, once that is saved.
+
+        Return the new version, the snapshot it was made from, and the newer snapshots that could not be read.
+        """
         versions = self.folder.versions()
         wanted = versions[::-1] if version is None else [version]
         if not set(wanted) & set(versions):
             known = ", ".join(map(str, versions)) or "none yet; POST /snapshot makes one"
             raise Refused(409, f"no snapshot of version {version} to go back to; there are: {known}")
         try:
-            loaded = self._replace(partial(self.folder.load_first, self.adapter, wanted), "the rollback")
+            found, skipped = self._replace(partial(self.folder.load_first, self.adapter, wanted), "the rollback")
         except BadState as error:
             raise Refused(409, f"no snapshot to go back to can be read: {error}") from error
-        assert loaded.version is not None  # otherwise it would have raised
-        self._report_skipped(loaded.skipped)
-        self.events.add("control", f"rolled back to version {loaded.version}, as version {self.version}")
-        return RolledBack(self.version, loaded.version, sorted(loaded.skipped))
+        self._report_skipped(skipped)
+        self.events.add("control", f"rolled back to version {found}, as version {self.version}")
+        return {"version": self.version, "snapshot": found, "skipped": sorted(skipped)}
 
     def bank(self, most: int) -> tuple[Tensor, list[int], list[int], list[float]]:
         """Copy the memory of samples: images, labels, ages and entropies, the youngest first."""

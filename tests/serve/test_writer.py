@@ -254,5 +254,6 @@ def test_a_system_that_refuses_to_write_is_a_full_disk(model: nn.Module, tmp_pat
 
     assert in_child(task) == 0
     fresh = resitta.adapt(model, "resitta", update_every=8)
-    assert StateFolder(tmp_path, keep=5).recover(fresh).version == 0
+    assert StateFolder(tmp_path, keep=5).versions() == [0]
+    StateFolder(tmp_path, keep=5).recover(fresh)
     assert torch.equal(fresh(images(4)), adapter(images(4)))
