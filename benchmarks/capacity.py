@@ -21,7 +21,7 @@ import torch
 import resitta
 from resitta.demo.digits import digit_network
 from resitta.models import MODELS, create
-from resitta.serve.published import Publisher
+from resitta.runtime.weight_handoff import PublishedNetwork, weights_of
 
 RECORD = Path(__file__).parent / "records" / "capacity.json"
 COLUMNS = ("predict_1", "predict_32", "learn", "publish", "save", "model_mb", "state_mb")
@@ -53,10 +53,9 @@ def measure(name: str, device: str, repeat: int) -> dict[str, Any]:
     adapter = resitta.adapt(model, "resitta")
     images = torch.rand(64, 3, side, side, device=device)
     adapter(images)  # fills the bank
-    publisher = Publisher(adapter)
-    published = publisher.publish(0)
-    network = published.network
-    assert network is not None  # resitta can be exported
+    published = PublishedNetwork.of(adapter)
+    assert published is not None  # resitta can be exported
+    network, weights = published.network, published.weights
 
     def seconds(action: Callable[[], object]) -> float:
         return min(timed(action, device) for _ in range(repeat))
@@ -67,7 +66,7 @@ def measure(name: str, device: str, repeat: int) -> dict[str, Any]:
             logits = network(images)
             one, many = seconds(lambda: network(images[:1])), seconds(lambda: network(images[:32])) / 32
         learn = seconds(lambda: adapter.learn(images, logits)) / 64
-        publish = seconds(lambda: publisher.publish(1))
+        publish = seconds(lambda: (weights.put(weights_of(adapter), 1), weights.take()))
         saving = seconds(lambda: adapter.save(file))
         state = file.stat().st_size
     shared = sum(p.numel() * p.element_size() for p in model.parameters())

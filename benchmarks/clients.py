@@ -146,18 +146,12 @@ class Service:
 
     def predict(self, images: Tensor, client: str) -> Tensor:
         """Answer a request; its images wait to be learned from."""
-        network = self.writer.published.network
-        assert network is not None
-        with torch.inference_mode():
-            logits = network(images)
-        self.writer.inbox.offer(images, logits, [client if self.apart else ""] * len(images))
-        return logits
+        return self.writer.predict(images, [client if self.apart else ""] * len(images))[0]
 
     def learn(self) -> None:
         """Learn from what waits, as far as it fills batches."""
-        inbox = self.writer.inbox
-        while inbox.counters.waiting >= inbox.batch and (taken := inbox.take()) is not None:
-            self.writer._learn(taken)
+        while self.writer.queue.has_batch:
+            self.writer.thread.step()
 
 
 def run(ground: Ground, attack: str | None, apart: bool, seed: int) -> dict[str, Any]:
@@ -184,7 +178,7 @@ def run(ground: Ground, attack: str | None, apart: bool, seed: int) -> dict[str,
 
 def fate(writer: Writer) -> dict[str, Any]:
     """What the service has done."""
-    counters, stats = writer.inbox.counters, writer.adapter.stats
+    counters, stats = writer.queue.counters, writer.adapter.stats
     return {
         "updates": stats.updates,
         "learned": counters.learned,

@@ -108,7 +108,7 @@ def predict() -> Walk:
     from fastapi.testclient import TestClient  # noqa: PLC0415  (only this walk needs a service)
 
     from resitta.serve.app import create_app  # noqa: PLC0415
-    from resitta.serve.engine import Engine  # noqa: PLC0415
+    from resitta.serve.service import Service  # noqa: PLC0415
 
     walk, learned, file = Walk(), threading.Event(), io.BytesIO()
     np.save(file, np.random.default_rng(0).random((1, 3, 16, 16), np.float32))
@@ -122,7 +122,7 @@ def predict() -> Walk:
     with tempfile.TemporaryDirectory() as folder:
         adapter = resitta.adapt(network(), "resitta", update_every=1)
         adapter.add_callback(Learned())
-        engine = Engine(adapter, size=16, state=Path(folder))
+        engine = Service(adapter, size=16, state=Path(folder))
 
         def ask() -> None:
             with TestClient(create_app(engine, token="walk")) as client:

@@ -562,11 +562,12 @@ def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module
     adapter = resitta.adapt(model, background=True)
     assert adapter.background is not None
     adapter(images(64))
-    with adapter.background.worker:  # nothing is learned meanwhile
+    with adapter.background.thread:  # nothing is learned meanwhile
         adapter(images(64, 1))
         adapter.to(torch.bfloat16)
-        (waiting,) = adapter.background.worker._batches
-        assert waiting.images.dtype == waiting.logits.dtype == torch.bfloat16
+        found: list[torch.dtype] = []
+        adapter.background.queue.convert(lambda tensor: found.append(tensor.dtype) or tensor)  # type: ignore[func-returns-value]
+        assert found == [torch.bfloat16] * 2
     adapter.sync()
     assert adapter(images(64, 2).bfloat16()).dtype == torch.bfloat16
     adapter.sync()

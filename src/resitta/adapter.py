@@ -212,8 +212,8 @@ class Adapter(nn.Module):
         self.generator = torch.Generator()
         self.pauses = Pauses()
         self.replay = CudaGraphs()
-        self.background = Background(self) if self.options.background else None
-        self.lock: AbstractContextManager[Any] = self.background.worker if self.background else new_lock()
+        self.background = Background(self, cuda_graphs=self.options.cuda_graphs) if self.options.background else None
+        self.lock: AbstractContextManager[Any] = self.background.thread if self.background else new_lock()
         self.calls = self.background.calls if self.background else self.lock
 
     @property
@@ -414,7 +414,7 @@ class Adapter(nn.Module):
     def _loaded(self) -> None:
         """Let calls and callbacks know of another state."""
         if self.background is not None:
-            self.background.republish(self.learner)
+            self.background.publish(self)
         self.emit(Restarted(samples=self.samples))
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -465,6 +465,6 @@ class Adapter(nn.Module):
             super()._apply(once, recurse)  # type: ignore[no-untyped-call]
             if self.background is not None:
                 self.background.connect(self)
-                self.background.worker.convert(fn)
+                self.background.queue.convert(fn)
         self.fingerprint = Fingerprint(self.source.model)
         return self

@@ -196,6 +196,9 @@ class AdapterLike(Protocol):
     def emit(self, event: object) -> None:
         """Report an event to every callback."""
 
+    def export(self) -> nn.Module:
+        """Return an ordinary model with what was learned."""
+
     def save(self, path: Any) -> None:
         """Write everything learned to one file."""
 

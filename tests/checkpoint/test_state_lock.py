@@ -1,5 +1,4 @@
 import errno
-import importlib
 import os
 import signal
 import subprocess
@@ -67,10 +66,6 @@ def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path)
         finally:
             holder.kill()
     Claim(tmp_path).release()
-
-
-def test_a_service_and_an_autosave_take_the_same_lock() -> None:
-    assert importlib.import_module("resitta.serve.engine").Claim is Claim
 
 
 FORK = """

@@ -1,6 +1,8 @@
-"""A service of one writer and two readers on a Ray cluster of this machine; parts of it are killed."""
+"""A service of one writer and two readers on a Ray cluster of this machine, or its stand-in; parts of it are killed."""
 
+import importlib
 import io
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,15 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.distributed.stand_in import StandIn
 from torch import Tensor
 
 import resitta
 from resitta.conformance import tiny_network
+from resitta.distributed.ray_serve import ray_service
 from resitta.errors import BadSetting
 from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
 
-ray = pytest.importorskip("ray")
+try:
+    ray: Any = importlib.import_module("ray")
+except ImportError:
+    ray = StandIn()
 SIZE = 16
 
 
@@ -32,13 +39,19 @@ def images(seed: int) -> Tensor:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from resitta.distributed.ray_serve import RayEngine
-
     state = tmp_path_factory.mktemp("state")
-    with RayEngine(make(), size=SIZE, state=state, readers=2, limits=Limits(save_every=3600)) as engine:
-        yield engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "ray", ray)
+        with ray_service(make(), size=SIZE, state=state, readers=2, limits=Limits(save_every=3600)) as engine:
+            yield engine
     assert not ray.is_initialized(), "our own cluster ends with the service"
     assert list(state.glob("*.safetensors")), "the state was saved at the end"
+
+
+def readers(engine: Any) -> list[Any]:
+    """The readers' actors."""
+    actors: list[Any] = engine.readers[0].predict.func.__self__.actors
+    return actors
 
 
 def until(true: Callable[[], bool], seconds: float = 60) -> None:
@@ -71,18 +84,18 @@ def test_both_readers_predict_what_one_process_would(engine: Any) -> None:
     until(lambda: engine.stats()["version"] == 2)
     with alone.paused():
         expected = alone(images(3))
-    for actor in engine.actors[1:]:
+    for actor in readers(engine):
         logits, version = ray.get(actor.predict.remote(images(3).numpy()))
         assert version == 2
         torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
-    saved = engine.writer.snapshot()
+    saved = engine.writer.ask("snapshot").result()
     for seed in range(20, 24):
         engine.submit(images(seed)).result()
     until(lambda: engine.stats()["version"] > saved)
-    ray.kill(engine.actors[0], no_restart=False)
+    ray.kill(engine.writer.actor, no_restart=False)
     versions = []
 
     def back() -> bool:
@@ -101,13 +114,13 @@ def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
 
 
 def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) -> None:
-    ray.kill(engine.actors[1], no_restart=False)
+    ray.kill(readers(engine)[0], no_restart=False)
     answers = [engine.submit(images(seed)) for seed in range(10)]
     assert all(answer.result(timeout=30).version > 0 for answer in answers)
 
     def caught_up() -> bool:
         try:
-            return bool(ray.get(engine.actors[1].version.remote()) == engine.stats()["version"])
+            return bool(ray.get(readers(engine)[0].version.remote()) == engine.stats()["version"])
         except ray.exceptions.RayActorError:  # it is being restarted
             return False
 
@@ -115,21 +128,21 @@ def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) ->
 
 
 def test_the_writer_is_controlled_from_afar(engine: Any) -> None:
-    engine.writer.inbox.ask(engine.writer.pause).result()
+    engine.writer.ask("pause").result()
     assert engine.stats()["learning"] is False
     assert engine.submit(images(1)).result().learned == 0
-    engine.writer.resume()
+    engine.writer.ask("resume").result()
     assert engine.stats()["learning"] is True
-    before = engine.writer.published.version
-    assert engine.writer.reset() == before + 1
+    before = engine.writer.report().version
+    assert engine.writer.ask("reset").result() == before + 1
     until(lambda: engine.stats()["readers"] == [before + 1] * 2)
     torch.testing.assert_close(
         engine.submit(images(0)).result().logits, tiny_network()(images(0)), rtol=1e-4, atol=1e-5
     )
     with pytest.raises(Refused, match="no snapshot of version 99999") as refused:
-        engine.writer.rollback(99999)
+        engine.writer.ask("rollback", 99999).result()
     assert refused.value.status == 409
-    assert len(engine.writer.bank(5)) == 4
+    assert len(engine.writer.ask("bank", 5).result()) == 4
 
 
 def test_it_stands_behind_the_same_http(engine: Any) -> None:
@@ -157,7 +170,5 @@ def test_it_stands_behind_the_same_http(engine: Any) -> None:
     [("resitta", 0, "readers must be at least 1, found 0"), ("tent", 1, "tent predicts and learns in one step")],
 )
 def test_what_cannot_be_served_is_refused(tmp_path: Path, method: str, readers: int, words: str) -> None:
-    from resitta.distributed.ray_serve import RayEngine
-
     with pytest.raises(BadSetting, match=words):
-        RayEngine(make(method), size=SIZE, state=tmp_path, readers=readers)
+        ray_service(make(method), size=SIZE, state=tmp_path, readers=readers)

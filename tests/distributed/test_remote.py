@@ -1,25 +1,20 @@
-"""The writer's and the readers' faces, before actors and a Ray that live in this process."""
+"""The driver's side of a service on Ray, with actors and a Ray that live in this process."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from resitta.distributed.ray_actors import Report
-from resitta.distributed.remote import IN_FLIGHT, RemoteInbox, RemoteReaders, RemoteWriter
+from resitta.distributed.remote import IN_FLIGHT, RayReaders, RayWriter
 from resitta.monitor.stats import Stats
-from resitta.serve.events import Events
+from resitta.runtime.learn_queue import Counters
+from resitta.serve.events import Events, LogEntry
 from resitta.serve.http_errors import Refused
-from resitta.serve.learn_queue import Counters
-from resitta.serve.settings import Limits
-from resitta.serve.storage import StateFolder
-from resitta.training.network import Network
+from resitta.serve.writer import Report
 
 
 class ActorDied(Exception):
@@ -58,9 +53,25 @@ class FakeRay:
         return [r for r in references if r is not None], [r for r in references if r is None]
 
 
-def report(writer: str = "first", version: int = 3) -> Report:
-    counters, stats = Counters(offered=5, learned=5), Stats(5, 0, 0.0, None, {})
-    return Report(writer, version, {}, False, counters, stats, [], failed_saves=4, guard_fired={"unknown": 2})
+def report(writer: str = "first", version: int = 3, muted: str | None = None) -> Report:
+    return Report(
+        version=version,
+        paused=False,
+        concurrent=True,
+        counters=Counters(offered=5, learned=5),
+        stats=Stats(5, 0, 0.0, None, {}),
+        events=[LogEntry(2.0, "control", "of the actor")],
+        failed_saves=4,
+        guard_fired={"unknown": 2},
+        clients=[],
+        muted=frozenset() if muted is None else frozenset({muted}),
+        writer=writer,
+        readers={1: version},
+    )
+
+
+def ray_writer(actor: Actor, events: Events | None = None) -> RayWriter:
+    return RayWriter(FakeRay(), actor, events or Events(), stop=lambda: None)
 
 
 def writer_actor() -> Actor:
@@ -75,37 +86,51 @@ def writer_actor() -> Actor:
 
 def test_images_that_cannot_be_sent_are_counted_as_dropped() -> None:
     actor = writer_actor()
-    inbox = RemoteInbox(FakeRay(), actor)
-    assert inbox.offer(torch.rand(2, 3, 4, 4), ["a", "b"]) == [True, True]
+    writer = ray_writer(actor)
+    assert writer.offer(torch.rand(2, 3, 4, 4), ["a", "b"]) == [True, True]
     actor.dead = True
-    assert inbox.offer(torch.rand(2, 3, 4, 4), ["a", "b"]) == [True, True], "they are on their way"
-    assert inbox.counters == Counters(offered=7, dropped=2, learned=5), "the first were not acknowledged any more"
+    assert writer.offer(torch.rand(2, 3, 4, 4), ["a", "b"]) == [True, True], "they are on their way"
+    assert writer.report().counters == Counters(offered=7, dropped=2, learned=5), (
+        "the first were not acknowledged any more"
+    )
     actor.silent = True
-    taken = [inbox.offer(torch.rand(1, 3, 4, 4), ["a"]) for _ in range(IN_FLIGHT + 5)]
+    taken = [writer.offer(torch.rand(1, 3, 4, 4), ["a"]) for _ in range(IN_FLIGHT + 5)]
     assert taken.count([True]) == IN_FLIGHT
-    assert inbox.counters.dropped == 2 + 2 + 5
+    assert writer.report().counters.dropped == 2 + 2 + 5
 
 
 def test_images_of_clients_that_are_not_learned_from_are_sent_all_the_same() -> None:
     actor = writer_actor()
-    actor.answers["report"] = lambda: replace(report(), muted=frozenset({"bad"}))
-    inbox = RemoteInbox(FakeRay(), actor)
-    assert inbox.offer(torch.rand(2, 3, 4, 4), ["good", "bad"]) == [True, False]
+    actor.answers["report"] = lambda: report(muted="bad")
+    writer = ray_writer(actor)
+    assert writer.offer(torch.rand(2, 3, 4, 4), ["good", "bad"]) == [True, False]
     assert actor.calls == ["report", "offer"], "so that it can regain its voice"
 
 
-def test_a_new_writer_is_noticed_and_refusals_are_raised(tmp_path: Path) -> None:
+def test_a_new_writer_is_noticed_and_refusals_are_raised() -> None:
     actor, events = writer_actor(), Events()
-    folder = StateFolder(tmp_path, keep=2)
-    writer = RemoteWriter(FakeRay(), actor, folder, Network(nn.Linear(1, 2)), events)
-    assert (writer.published.version, writer.failed_saves, writer.guard_fired) == (3, 4, {"unknown": 2})
+    writer = ray_writer(actor, events)
+    found = writer.report()
+    assert (found.version, found.failed_saves, found.guard_fired, found.readers) == (3, 4, {"unknown": 2}, {1: 3})
     actor.answers["report"] = lambda: report("second", 1)
     with pytest.raises(Refused, match="rollback is refused"):
-        writer.rollback(7)
-    assert [event.text for event in events.newest()] == ["the writer was lost; it is back and goes on from version 1"]
+        writer.ask("rollback", 7).result(5)
+    texts = [event.text for event in writer.report().events]
+    assert texts == ["the writer was lost; it is back and continues from version 1", "of the actor"]
     actor.dead = True
     with pytest.raises(Refused, match="the writer is being restarted"):
-        writer.pause()
+        writer.ask("pause").result(5)
+
+
+def test_closing_saves_and_stops_all_processes() -> None:
+    actor, stopped = writer_actor(), []
+    actor.answers["close"] = lambda: None
+    writer = RayWriter(FakeRay(), actor, Events(), stop=lambda: stopped.append(list(actor.calls)))
+    writer.start()
+    assert writer.alive
+    writer.close()
+    assert not writer.alive
+    assert [calls[-1] for calls in stopped] == ["close"], "after the state was saved"
 
 
 def test_requests_pass_by_readers_that_died() -> None:
@@ -113,14 +138,15 @@ def test_requests_pass_by_readers_that_died() -> None:
         return np.zeros((len(images), 5), np.float32), 4
 
     actors = [Actor({"predict": predict, "version": lambda: 4}) for _ in range(2)]
-    readers = RemoteReaders(FakeRay(), actors, Limits(), lambda images, _: [True] * len(images))
-    readers.start()
+    readers = RayReaders(FakeRay(), actors, lambda images, _: [True] * len(images))
+    batch, clients = torch.rand(3, 3, 4, 4), ["a"] * 3
     actors[0].dead = True
-    assert [readers.submit(torch.rand(3, 3, 4, 4)).result(5).version for _ in range(3)] == [4, 4, 4]
+    for first in (0, 1, 0):
+        assert readers.predict(first, batch, clients)[1:] == (4, [True] * 3)
     actors[1].dead = True
     with pytest.raises(Refused, match="all readers are being restarted"):
-        readers.submit(torch.rand(3, 3, 4, 4)).result(5)
+        readers.predict(0, batch, clients)
     actors[0].dead = actors[1].dead = False
-    assert readers.submit(torch.rand(3, 3, 4, 4)).result(5).learned == 3
-    readers.close()
-    assert not readers.alive
+    actors[0].calls.clear()
+    assert readers.predict(0, batch, clients)[2] == [True] * 3
+    assert actors[0].calls == ["predict"], "it is back"

@@ -18,8 +18,8 @@ from resitta.checkpoint.tree import same
 from resitta.errors import BadImages, BadSetting, Collapsed
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.guard import Guard
-from resitta.runtime import background
-from resitta.runtime import learner_thread as worker
+from resitta.runtime.background import Background
+from resitta.runtime.weight_handoff import weights_of
 from resitta.training.strong_view import identity
 
 
@@ -31,7 +31,7 @@ def adapt(model: nn.Module, method: str = "resitta", **options: Any) -> resitta.
     return resitta.adapt(model, method, background=True, **options)
 
 
-def side(adapter: resitta.Adapter) -> background.Background:
+def side(adapter: resitta.Adapter) -> Background:
     assert adapter.background is not None
     return adapter.background
 
@@ -168,19 +168,19 @@ def test_paused_offers_nothing(model: nn.Module) -> None:
 
 
 def test_no_prediction_sees_half_an_update(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "ROUND", 4)
     adapter = adapt(model, update_every=4)
+    side(adapter).queue.batch = 4
     versions = iter(range(1, 1000))
 
     def write_slowly() -> None:
         version = next(versions)
-        for tensor in side(adapter).shelf.source:
+        for tensor in weights_of(adapter):
             tensor.data.fill_(version)
             time.sleep(0.001)
         adapter.learner.updates += 1
 
     monkeypatch.setattr(adapter.learner, "update", write_slowly)
-    shelf, front = side(adapter).shelf, background.learned(side(adapter).front)
+    front = side(adapter).front.weights.target
     mixed: list[Any] = []
     seen: set[float] = set()
 
@@ -192,11 +192,11 @@ def test_no_prediction_sees_half_an_update(model: nn.Module, monkeypatch: pytest
         if len(start | end) > 1:
             mixed.append((start, end))
 
-    for tensor in shelf.source:
+    for tensor in weights_of(adapter):
         tensor.data.zero_()
     with adapter.lock:
-        side(adapter).republish(adapter.learner)
-    side(adapter).front.model.register_forward_pre_hook(look)
+        side(adapter).publish(adapter)
+    side(adapter).front.network.model.register_forward_pre_hook(look)
 
     def serve() -> None:
         for seed in range(40):
@@ -294,7 +294,7 @@ def test_it_follows_to_another_precision(model: nn.Module) -> None:
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_error_in_the_worker_reaches_the_next_call_once(model: nn.Module) -> None:
+def test_an_error_in_the_learner_thread_reaches_the_next_call_once(model: nn.Module) -> None:
     def broken(batch: Tensor) -> Tensor:
         raise ZeroDivisionError("in the view")
 
@@ -304,7 +304,7 @@ def test_an_error_in_the_worker_reaches_the_next_call_once(model: nn.Module) -> 
         adapter.sync()
     adapter.sync()
     adapter(images(64))
-    side(adapter).worker.settle()
+    side(adapter).thread.settle()
     with pytest.raises(ZeroDivisionError):
         adapter(images(1))
     assert adapter(images(1)).shape == (1, 5)
@@ -356,7 +356,7 @@ def test_a_guard_that_raises_reaches_the_caller(model: nn.Module) -> None:
         adapter.sync()
 
 
-def test_autosave_saves_from_the_worker(model: nn.Module, tmp_path: Path) -> None:
+def test_autosave_saves_from_the_learner_thread(model: nn.Module, tmp_path: Path) -> None:
     adapter = adapt(model)
     events: list[resitta.monitor.events.Event] = []
     adapter.add_callback(Autosave(tmp_path, updates=1))
@@ -372,7 +372,7 @@ def test_autosave_saves_from_the_worker(model: nn.Module, tmp_path: Path) -> Non
     assert [event.updates for event in events if isinstance(event, resitta.monitor.events.Updated)] == [1, 2, 3]
 
 
-def test_a_watcher_may_use_the_adapter(model: nn.Module) -> None:
+def test_a_callback_may_use_the_adapter(model: nn.Module) -> None:
     used = []
 
     class Curious(Callback):

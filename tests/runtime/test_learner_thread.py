@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,10 @@ from tests.tools import Gate
 from torch import Tensor, nn
 
 import resitta
-from resitta.runtime.learner_thread import Worker
+from resitta.errors import WorkerLost
+from resitta.runtime.learn_queue import Counters, LearnQueue, Samples
+from resitta.runtime.learner_thread import LearnerThread
+from resitta.runtime.locks import new_lock
 
 
 def images(n: int, seed: int = 0) -> Tensor:
@@ -30,9 +34,9 @@ def adapt(model: nn.Module, **options: Any) -> resitta.Adapter:
     return resitta.adapt(model, background=True, **options)
 
 
-def worker(adapter: resitta.Adapter) -> Worker:
+def learner_thread(adapter: resitta.Adapter) -> LearnerThread:
     assert adapter.background is not None
-    return adapter.background.worker
+    return adapter.background.thread
 
 
 def threads() -> int:
@@ -81,14 +85,14 @@ def test_closed_it_only_predicts(model: nn.Module) -> None:
     assert (adapter.samples, adapter.background.dropped) == (64, 8)
 
 
-def test_who_has_the_turn_is_alone_with_the_learner(model: nn.Module) -> None:
+def test_the_holder_of_the_lock_is_alone_with_the_learner(model: nn.Module) -> None:
     adapter = adapt(model)
     adapter(images(64))
     with adapter.lock, adapter.lock:
         assert adapter.samples == 64, "what was offered before has been learned from"
         for seed in range(3):
             adapter(images(64, seed))
-        worker(adapter).settle()
+        learner_thread(adapter).settle()
         adapter.sync()
         time.sleep(0.1)
         assert adapter.samples == 64
@@ -97,7 +101,7 @@ def test_who_has_the_turn_is_alone_with_the_learner(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda adapter: pickle.loads(pickle.dumps(adapter))])
-def test_a_copy_has_a_worker_of_its_own(model: nn.Module, copied: Callable[[Any], Any]) -> None:
+def test_a_copy_has_a_thread_of_its_own(model: nn.Module, copied: Callable[[Any], Any]) -> None:
     adapter = adapt(model, guard=True)
     adapter(images(90))
     twin = copied(adapter)
@@ -106,7 +110,7 @@ def test_a_copy_has_a_worker_of_its_own(model: nn.Module, copied: Callable[[Any]
     adapter.sync()
     assert torch.equal(adapter(images(90, seed=1)), logits)
     assert adapter.stats == twin.stats
-    assert worker(twin) is not worker(adapter)
+    assert learner_thread(twin) is not learner_thread(adapter)
 
 
 def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
@@ -115,7 +119,9 @@ def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
     assert gate.reached.wait(20)
     adapter(images(30, seed=1))  # waits in the queue while the process forks
     threading.Timer(0.2, gate.open.set).start()
-    worker(adapter)._holds += 1  # as in a thread that waits for its turn, which the forked process does not have
+    learner_thread(
+        adapter
+    )._holds += 1  # as in a thread that waits for the lock, which the forked process does not have
     read, write = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover
@@ -131,9 +137,9 @@ def test_a_forked_process_learns_on(model: nn.Module, gate: Gate) -> None:
     os.waitpid(child, 0)
     with os.fdopen(read, "rb") as answer:
         assert answer.read() == b"learned"
-    with worker(adapter)._changed:
-        worker(adapter)._holds -= 1
-        worker(adapter)._changed.notify_all()
+    with learner_thread(adapter)._changed:
+        learner_thread(adapter)._holds -= 1
+        learner_thread(adapter)._changed.notify_all()
     adapter.sync()
     assert adapter.samples == 94
 
@@ -151,9 +157,9 @@ def in_a_fork(check: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_turn(model: nn.Module) -> None:
+def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_lock(model: nn.Module) -> None:
     adapter = adapt(model)
-    worker(adapter)._holds += 1  # as in another thread that waits for its turn
+    learner_thread(adapter)._holds += 1  # as in another thread that waits for the lock
 
     def learns() -> bool:
         adapter(images(8))
@@ -162,13 +168,13 @@ def test_a_fork_before_the_first_batch_forgets_who_waits_for_the_turn(model: nn.
     assert in_a_fork(learns)
 
 
-def test_a_fork_by_who_has_the_turn_keeps_it(model: nn.Module) -> None:
+def test_a_fork_by_the_holder_of_the_lock_keeps_it(model: nn.Module) -> None:
     adapter = adapt(model)
 
     def keeps_it() -> bool:
         adapter(images(8))
         alone = adapter.samples == 0
-        worker(adapter).__exit__()
+        learner_thread(adapter).__exit__()
         learned = adapter.stats.samples
         adapter(images(8))
         return alone and learned == 8 and adapter.stats.samples == 16
@@ -220,7 +226,7 @@ def test_a_process_ends_in_peace_in_the_middle_of_an_update() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_while_waiting_leaves_the_worker_at_work(model: nn.Module, gate: Gate) -> None:
+def test_ctrl_c_while_waiting_leaves_the_thread_at_work(model: nn.Module, gate: Gate) -> None:
     adapter = adapt(model, strong_view=gate)
     adapter(images(64))
     assert gate.reached.wait(20)
@@ -234,3 +240,121 @@ def test_ctrl_c_while_waiting_leaves_the_worker_at_work(model: nn.Module, gate: 
     gate.open.set()
     adapter.sync()
     assert adapter.stats.updates == 1
+
+
+# --- with another user than an adapter --------------------------------------------------------------------------------
+
+
+class User:
+    """Notes what it is asked to do; fails with samples of the client "bad", and uses none of "other"."""
+
+    def __init__(self, **options: Any) -> None:
+        self.done: list[Any] = []
+        self.queue = LearnQueue(room=16, batch=4)
+        self.thread = LearnerThread(self.queue, learn=self.learn, failed=self.failed, **options)
+
+    def learn(self, batch: list[Samples]) -> int:
+        self.done.append([samples.client for samples in batch])
+        if batch[0].client == "bad":
+            raise ZeroDivisionError
+        return sum(samples.client != "other" for samples in batch)
+
+    def failed(self, error: Exception) -> None:
+        self.done.append(type(error))
+
+    def offer(self, clients: str | list[str]) -> None:
+        self.queue.offer([Samples(torch.zeros(1, 1), None, client) for client in clients])
+
+
+def test_tasks_run_in_order_before_the_next_batch() -> None:
+    lock = new_lock()
+    user = User(lock=lock)
+    user.offer("ab")
+    with lock:
+        futures = [user.thread.submit(partial(user.done.append, number)) for number in range(3)]
+    for future in futures:
+        future.result(10)
+    user.thread.settle()
+    assert user.done == [0, 1, 2, ["a", "b"]]
+    user.thread.close()
+
+
+def test_a_batch_or_a_task_wakes_the_thread_and_single_samples_wait_for_others() -> None:
+    user = User(gather=60.0)
+    user.thread.start()
+    user.offer("aaa")
+    time.sleep(0.05)
+    assert user.done == []
+    user.offer("a")
+    user.thread.settle()
+    user.offer("b")
+    user.thread.submit(partial(user.done.append, "task")).result(10)
+    user.thread.settle()
+    assert user.done == [["a"] * 4, "task", ["b"]]
+    user.thread.close()
+
+
+def test_samples_that_fail_or_are_screened_are_counted_and_the_thread_goes_on() -> None:
+    user = User()
+    for clients in (["bad"], ["one", "other"], ["one"]):
+        user.offer(clients)
+        user.thread.settle()
+    assert user.done == [["bad"], ZeroDivisionError, ["one", "other"], ["one"]]
+    assert user.queue.counters == Counters(offered=4, learned=2, skipped=1, screened=1)
+    user.thread.close()
+
+
+def test_an_abandoned_task_is_not_done() -> None:
+    user, gate = User(), threading.Event()
+    user.thread.submit(lambda: gate.wait(10))
+    abandoned = user.thread.submit(lambda: pytest.fail("nobody wants it"))
+    assert abandoned.cancel()
+    gate.set()
+    user.thread.submit(lambda: None).result(10)
+    user.thread.close()
+
+
+def test_failures_of_tasks_reach_the_future() -> None:
+    user = User()
+    assert isinstance(user.thread.submit(lambda: 1 // 0).exception(10), ZeroDivisionError)
+    user.thread.close()
+
+
+def test_closing_runs_the_tasks_submitted_so_far_and_takes_no_more() -> None:
+    user, gate = User(), threading.Event()
+    user.thread.submit(lambda: gate.wait(10))
+    user.offer("a")
+    last = user.thread.submit(lambda: "done")
+    threading.Timer(0.1, gate.set).start()
+    user.thread.close()
+    assert (last.result(0), user.thread.alive) == ("done", False)
+    assert user.queue.counters == Counters(offered=1, dropped=1)
+    with pytest.raises(WorkerLost, match="takes no further tasks"):
+        user.thread.submit(lambda: None)
+
+
+def test_a_tick_comes_without_samples_and_tasks() -> None:
+    class Ticking(User):
+        ticked = threading.Event()
+
+        def __init__(self) -> None:
+            super().__init__(tick=self.tick, every=0.01)
+
+        def tick(self) -> None:
+            self.ticked.set()
+
+    user = Ticking()
+    user.thread.start()
+    assert user.ticked.wait(10)
+    user.thread.close()
+
+
+def test_tasks_and_batches_hold_the_lock_they_were_given() -> None:
+    lock = new_lock()
+    user = User(lock=lock)
+    with lock:
+        future = user.thread.submit(lambda: None)
+        with pytest.raises(TimeoutError):
+            future.result(0.1)
+    future.result(10)
+    user.thread.close()

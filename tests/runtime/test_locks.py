@@ -177,7 +177,7 @@ def test_a_fork_takes_all_locks_by_rank_and_then_by_age() -> None:
         new_lock(rank) for rank in (LockRank.MOMENT, LockRank.ADAPTER, LockRank.QUEUE, LockRank.CALLS, LockRank.ADAPTER)
     ]
     locks._take_all()
-    taken = [made.index(turn) for turn in locks._fork.held if turn in made]
+    taken = [made.index(lock) for lock in locks._fork.held if lock in made]
     locks._give_all_back()
     assert taken == [1, 4, 3, 2, 0]
 
@@ -236,10 +236,10 @@ def test_no_lock_is_made_while_a_process_is_copied() -> None:
 
 
 def test_ctrl_c_while_a_fork_waits_comes_after_it() -> None:
-    turn, inside = new_lock(), threading.Event()
+    lock, inside = new_lock(), threading.Event()
 
     def busy() -> None:
-        with turn:
+        with lock:
             inside.set()
             time.sleep(0.5)
 
@@ -252,8 +252,8 @@ def test_ctrl_c_while_a_fork_waits_comes_after_it() -> None:
         with pytest.raises(KeyboardInterrupt):  # noqa: PT012
             fork_and_wait()
             time.sleep(20)
-        assert turn.acquire(timeout=30), "nobody has it"  # type: ignore[attr-defined]
-        turn.release()  # type: ignore[attr-defined]
+        assert lock.acquire(timeout=30), "nobody has it"
+        lock.release()
     finally:
         signal.signal(signal.SIGINT, before)
         other.join(30)

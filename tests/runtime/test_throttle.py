@@ -1,4 +1,4 @@
-"""Updates that step aside while predictions are under way."""
+"""Updates that wait while predictions are under way."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from resitta.training.network import Network
 class Counting(Throttle):
     passed = 0
 
-    def step_aside(self) -> None:
+    def wait_for_predictions(self) -> None:
         self.passed += 1
 
 
@@ -26,23 +26,23 @@ def network(model: nn.Module) -> Network:
 
 
 def test_an_update_passes_at_every_layer_forth_and_back(model: nn.Module) -> None:
-    pace, student = Counting(), network(model)
-    pace.slow(student)
-    pace.slow(student)  # again, as after a move: still once per layer
+    throttle, student = Counting(), network(model)
+    throttle.attach(student)
+    throttle.attach(student)  # again, as after a move: still once per layer
     with updating_statistics(student):
         loss = student(torch.rand(8, 3, 10, 10)).sum()
-    assert pace.passed == 2
+    assert throttle.passed == 2
     loss.backward()  # type: ignore[no-untyped-call]
-    assert pace.passed == 3, "behind the first layer nothing needs a gradient"
+    assert throttle.passed == 3, "behind the first layer nothing needs a gradient"
     student.predict(torch.rand(8, 3, 10, 10))
-    assert pace.passed == 3, "predictions do not wait"
+    assert throttle.passed == 3, "predictions do not wait"
 
 
-def test_pacing_changes_no_number(model: nn.Module) -> None:
-    def gradients(paced: bool) -> list[Tensor]:
+def test_throttling_changes_no_number(model: nn.Module) -> None:
+    def gradients(throttled: bool) -> list[Tensor]:
         student = network(model)
-        if paced:
-            Throttle().slow(student)
+        if throttled:
+            Throttle().attach(student)
         with updating_statistics(student):
             loss = student(torch.linspace(0, 1, 2400).view(8, 3, 10, 10)).square().sum()
         return list(torch.autograd.grad(loss, list(student.parameters())))
@@ -50,30 +50,30 @@ def test_pacing_changes_no_number(model: nn.Module) -> None:
     assert all(map(torch.equal, gradients(True), gradients(False)))
 
 
-def test_an_export_does_not_copy_the_pace(model: nn.Module) -> None:
-    pace, student = Counting(), network(model)
-    pace.slow(student)
+def test_an_export_does_not_copy_the_throttle(model: nn.Module) -> None:
+    throttle, student = Counting(), network(model)
+    throttle.attach(student)
     student.export()(torch.rand(2, 3, 10, 10))
-    assert pace.passed == 0
+    assert throttle.passed == 0
 
 
 def test_it_waits_for_a_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 20)
-    pace, done = Throttle(), threading.Event()
+    monkeypatch.setattr(module, "MAX_WAIT", 20)
+    throttle, done = Throttle(), threading.Event()
 
     def update() -> None:
-        pace.step_aside()
+        throttle.wait_for_predictions()
         done.set()
 
-    with pace.prediction():
+    with throttle.prediction():
         threading.Thread(target=update).start()
         assert not done.wait(0.1)
     assert done.wait(10)
 
 
 def test_it_does_not_wait_for_ever() -> None:
-    pace = Throttle()
-    with pace.prediction():
+    throttle = Throttle()
+    with throttle.prediction():
         start = time.monotonic()
-        pace.step_aside()
-        assert time.monotonic() - start >= module.PATIENCE
+        throttle.wait_for_predictions()
+        assert time.monotonic() - start >= module.MAX_WAIT

@@ -13,9 +13,9 @@ from torch import nn
 
 import resitta
 from resitta.serve.app import create_app
-from resitta.serve.engine import Engine
 from resitta.serve.security import allowed_names
 from resitta.serve.server import listen, make_server
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 
 
@@ -25,9 +25,9 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def engine(model: nn.Module, limits: Limits, tmp_path: Path) -> Engine:
+def engine(model: nn.Module, limits: Limits, tmp_path: Path) -> Service:
     adapter = resitta.adapt(model, "resitta", update_every=16, capacity=16)
-    return Engine(
+    return Service(
         adapter, size=SIZE, state=tmp_path / "state", limits=limits, names=["ape", "bee", "cat", "doe", "elk"]
     )
 
@@ -48,13 +48,13 @@ def serving(app: FastAPI) -> Iterator[str]:
 
 
 @pytest.fixture
-def url(engine: Engine) -> Iterator[str]:
+def url(engine: Service) -> Iterator[str]:
     with serving(create_app(engine, token=TOKEN, names=allowed_names("127.0.0.1", "127.0.0.1"))) as url:
         yield url
 
 
 @pytest.fixture
-def open_url(engine: Engine) -> Iterator[str]:
+def open_url(engine: Service) -> Iterator[str]:
     """A service that answers to any name, as on an address of the network."""
     with serving(create_app(engine, token=TOKEN)) as url:
         yield url

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from resitta.serve.service import Service
+from resitta.serve.writer import Writer
+
 TOKEN = "the token of the tests"
 SIZE = 10
 
@@ -35,6 +38,12 @@ def until(condition: Callable[[], Any], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.005)
+
+
+def writer_of(service: Service) -> Writer:
+    """The writer of a service that learns in this process."""
+    assert isinstance(service.writer, Writer)
+    return service.writer
 
 
 def images(n: int, seed: int = 0) -> torch.Tensor:

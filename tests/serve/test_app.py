@@ -4,9 +4,9 @@ import threading
 
 import httpx
 import pytest
-from tests.serve.helpers import TOKEN, picture
+from tests.serve.helpers import TOKEN, picture, writer_of
 
-from resitta.serve.engine import Engine
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 
 
@@ -37,7 +37,7 @@ class TestShortOfTime:
     def limits(self) -> Limits:
         return Limits(answer_timeout=0.3)
 
-    def test_what_takes_too_long_is_given_up(self, client: httpx.Client, engine: Engine) -> None:
+    def test_what_takes_too_long_is_given_up(self, client: httpx.Client, engine: Service) -> None:
         held, plain = threading.Event(), engine.reader.predict
         engine.reader.predict = lambda images, clients: (held.wait(20), plain(images, clients))[1]
         answer = client.post("/predict", content=picture(), headers={"Content-Type": "image/png"})
@@ -46,9 +46,9 @@ class TestShortOfTime:
         assert answer.status_code == 503
         assert answer.json()["error"] == "no answer within 0.3 s; try again later"
 
-    def test_a_task_that_waits_too_long_is_not_begun(self, client: httpx.Client, engine: Engine) -> None:
+    def test_a_task_that_waits_too_long_is_not_begun(self, client: httpx.Client, engine: Service) -> None:
         held = threading.Event()
-        engine.writer.inbox.ask(lambda: held.wait(20))
+        writer_of(engine).thread.submit(lambda: held.wait(20))
         answer = client.post("/pause", headers={"Authorization": f"Bearer {TOKEN}"})
         held.set()
         assert answer.status_code == 503

@@ -16,11 +16,11 @@ from tests.serve.helpers import SIZE, array, grey16, picture, scan_bomb
 
 from resitta.serve import decode_worker, decoders, images
 from resitta.serve.decoders import Decoders
-from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
 from resitta.serve.images import Decoder
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_predict import to_floats
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 
 LARGE = 8000, 5000
@@ -61,7 +61,7 @@ class TestShortOfMemory:
 
 
 def test_this_process_looks_into_no_body_whose_cost_is_not_known(
-    url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    url: str, engine: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
         raise AssertionError("a hostile body could hold up the event loop here")
@@ -82,7 +82,7 @@ def test_this_process_looks_into_no_body_whose_cost_is_not_known(
 
 
 @asynccontextmanager
-async def decoding(engine: Engine, limits: Limits) -> AsyncGenerator[Decoders, None]:
+async def decoding(engine: Service, limits: Limits) -> AsyncGenerator[Decoders, None]:
     async with Decoders(limits, ServiceMetrics(engine), SIZE, "crop") as found:
         yield found
 
@@ -93,7 +93,7 @@ def pids(found: Decoders) -> list[int]:
 
 
 @pytest.mark.parametrize("width", [10, 400, 1500])
-def test_workers_find_what_the_decoder_finds(engine: Engine, limits: Limits, width: int) -> None:
+def test_workers_find_what_the_decoder_finds(engine: Service, limits: Limits, width: int) -> None:
     raw = [
         picture("JPEG", width=width, height=width),
         picture("WEBP", seed=1),
@@ -109,7 +109,7 @@ def test_workers_find_what_the_decoder_finds(engine: Engine, limits: Limits, wid
     assert all(torch.equal(one, other) for one, other in zip(asyncio.run(scenario()), expected, strict=True))
 
 
-def test_a_client_with_large_images_does_not_hold_up_another(engine: Engine, limits: Limits) -> None:
+def test_a_client_with_large_images_does_not_hold_up_another(engine: Service, limits: Limits) -> None:
     """The second of two clients has its turn after one image of the first, not after all."""
     order: list[str] = []
 
@@ -128,7 +128,7 @@ def test_a_client_with_large_images_does_not_hold_up_another(engine: Engine, lim
     assert order.index("b") <= 2
 
 
-def test_a_request_given_up_ends_its_worker(engine: Engine, limits: Limits) -> None:
+def test_a_request_given_up_ends_its_worker(engine: Service, limits: Limits) -> None:
     async def scenario() -> tuple[set[int], set[int]]:
         async with decoding(engine, limits) as found:
             before = set(pids(found))
@@ -145,7 +145,7 @@ def test_a_request_given_up_ends_its_worker(engine: Engine, limits: Limits) -> N
     assert not any(running(pid) for pid in before | after)
 
 
-def test_a_worker_that_ends_by_itself_is_replaced(engine: Engine, limits: Limits) -> None:
+def test_a_worker_that_ends_by_itself_is_replaced(engine: Service, limits: Limits) -> None:
     async def scenario() -> None:
         async with decoding(engine, limits) as found:
             for pid in pids(found):
@@ -158,7 +158,7 @@ def test_a_worker_that_ends_by_itself_is_replaced(engine: Engine, limits: Limits
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_workers_are_small_and_limited(engine: Engine, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_small_and_limited(engine: Service, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "COPIES", 0)
     monkeypatch.setattr(decoders, "SPARE_MEMORY", -(2**28))
 

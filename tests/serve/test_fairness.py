@@ -10,13 +10,13 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from tests.serve.helpers import TOKEN, array, until
+from tests.serve.helpers import TOKEN, array, until, writer_of
 from torch import Tensor, nn
 
 import resitta
 from resitta.serve.app import create_app
-from resitta.serve.engine import Engine
 from resitta.serve.server import listen, make_server
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 from resitta.training.entropy import entropy
 
@@ -26,14 +26,14 @@ Send = Callable[[str, Tensor], dict[str, Any]]
 
 
 @pytest.fixture
-def engine(model: nn.Module, tmp_path: Path) -> Engine:
+def engine(model: nn.Module, tmp_path: Path) -> Service:
     adapter = resitta.adapt(model, "resitta", update_every=16, capacity=16, guard=True)
     limits = Limits(learn_batch=8, learn_queue=64, max_images=32)
-    return Engine(adapter, size=SIZE, state=tmp_path / "state", limits=limits)
+    return Service(adapter, size=SIZE, state=tmp_path / "state", limits=limits)
 
 
 @pytest.fixture
-def send(engine: Engine) -> Iterator[Send]:
+def send(engine: Service) -> Iterator[Send]:
     """Post images from an address of this machine, and return the answer."""
     with ExitStack() as stack:
         on = stack.enter_context(listen("127.0.0.1", 0))
@@ -68,8 +68,8 @@ def pictures(n: int, seed: int) -> Tensor:
     return nn.functional.interpolate(coarse, size=SIZE, mode="bilinear").clamp(0, 1)
 
 
-def settled(engine: Engine) -> None:
-    until(lambda: engine.writer.inbox.counters.waiting == 0)
+def settled(engine: Service) -> None:
+    until(lambda: engine.writer.report().counters.waiting == 0)
 
 
 def bad(kind: str, n: int, seed: int) -> Tensor:
@@ -79,7 +79,7 @@ def bad(kind: str, n: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["black", "noise"])
-def test_the_noise_of_one_client_does_not_stop_learning_for_the_others(engine: Engine, send: Send, kind: str) -> None:
+def test_the_noise_of_one_client_does_not_stop_learning_for_the_others(engine: Service, send: Send, kind: str) -> None:
     for seed in range(12):
         send(HOSTILE, bad(kind, 24, seed))
         for address in (HONEST, OTHER):
@@ -93,21 +93,21 @@ def test_the_noise_of_one_client_does_not_stop_learning_for_the_others(engine: E
     assert engine.adapter.stats.updates == memory.clock // 16
 
 
-def test_a_flood_gets_its_share_and_displaces_nobody(engine: Engine, send: Send) -> None:
+def test_a_flood_gets_its_share_and_displaces_nobody(engine: Service, send: Send) -> None:
     release = threading.Event()
-    engine.writer.inbox.ask(lambda: release.wait(30))
+    writer_of(engine).thread.submit(lambda: release.wait(30))
     for seed in range(10):
         send(HOSTILE, pictures(32, seed))
     learned = [send(address, pictures(4, 99))["learned"] for address in (HONEST, OTHER)]
     release.set()
     settled(engine)
     assert learned == [4, 4]
-    counters = engine.writer.inbox.counters
+    counters = engine.writer.report().counters
     assert (counters.learned, counters.dropped) == (64, 264)
     assert sorted(client["learned"] for client in stats_of(engine)) == [4, 4, 56]
 
 
-def test_a_client_that_is_muted_is_announced_and_regains_its_voice(engine: Engine, send: Send) -> None:
+def test_a_client_that_is_muted_is_announced_and_regains_its_voice(engine: Service, send: Send) -> None:
     for seed in range(4):
         send(HONEST, pictures(4, seed))
         send(HOSTILE, bad("black", 24, seed))
@@ -128,7 +128,7 @@ def test_a_client_that_is_muted_is_announced_and_regains_its_voice(engine: Engin
 
 
 def test_images_that_the_network_is_sure_of_do_not_take_over_the_memory(
-    engine: Engine, send: Send, model: nn.Module
+    engine: Service, send: Send, model: nn.Module
 ) -> None:
     candidates = pictures(400, 7)
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_images_that_the_network_is_sure_of_do_not_take_over_the_memory(
     assert hostile <= 6, "a third of 16"
 
 
-def stats_of(engine: Engine) -> list[dict[str, Any]]:
+def stats_of(engine: Service) -> list[dict[str, Any]]:
     """The clients in /stats, once they are up to date."""
     until(lambda: sum(client["learned"] for client in engine.stats()["clients"]) == engine.stats()["learned"])
     clients: list[dict[str, Any]] = engine.stats()["clients"]

@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx
 import numpy as np
-from tests.serve.helpers import SIZE, TOKEN, array, picture
+from tests.serve.helpers import SIZE, TOKEN, array, picture, writer_of
 
-from resitta.serve.engine import Engine
+from resitta.serve.service import Service
 
 Request = tuple[str, str, dict[str, str], bytes]
 MULTIPART = "multipart/form-data; boundary=x"
@@ -177,7 +177,7 @@ def damaged(count: int) -> Iterator[Request]:
         yield post(bytes(raw))
 
 
-def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx.Client, engine: Engine) -> None:
+def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx.Client, engine: Service) -> None:
     requests = [*bad_pictures(), *bad_arrays(), *bad_forms(), *bad_headers(), *damaged(120)]
     assert len(requests) >= 500
     before = state(engine)
@@ -194,7 +194,7 @@ def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx
     assert good.status_code == 200
 
 
-def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Engine) -> None:
+def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Service) -> None:
     before = state(engine)
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     connections = [talk(url, head + b"Content-Length: 1000\r\n\r\nabc") for _ in range(20)]
@@ -216,7 +216,7 @@ def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Eng
     assert state(engine) == before
 
 
-def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, engine: Engine) -> None:
+def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, engine: Service) -> None:
     before = state(engine)
     starts = ["GET /", "GET /stats", "GET /bank", "POST /predict", "POST /reset", "GET /openapi.json", "GET /nowhere"]
     for start, name in product(starts, ["elsewhere.example", "x.localhost:80", "[::1", "a b", "\xff", ""]):
@@ -226,11 +226,12 @@ def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, 
     assert state(engine) == before
 
 
-def state(engine: Engine) -> Any:
+def state(engine: Service) -> Any:
     """All that could have changed."""
     settle: Callable[[], None] = lambda: None  # noqa: E731
-    engine.writer.inbox.ask(settle).result(10)
-    return engine.adapter.stats, engine.writer.published, engine.writer.inbox.counters, engine.predicted
+    writer_of(engine).thread.submit(settle).result(10)
+    report = engine.writer.report()
+    return engine.adapter.stats, report.version, report.counters, engine.predicted
 
 
 def talk(url: str, request: bytes) -> socket.socket:

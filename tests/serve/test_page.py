@@ -9,7 +9,7 @@ import pytest
 from tests.serve.browser import CHROMIUM, Browser
 from tests.serve.helpers import TOKEN, picture, until
 
-from resitta.serve.engine import Engine
+from resitta.serve.service import Service
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 
@@ -30,7 +30,7 @@ def number(browser: Browser, element: str) -> int:
 
 
 def test_pause_stops_the_counters_and_resume_lets_them_go_on(
-    browser: Browser, url: str, client: httpx.Client, engine: Engine
+    browser: Browser, url: str, client: httpx.Client, engine: Service
 ) -> None:
     browser.open(f"{url}/#token={quote(TOKEN)}")
     browser.until("document.getElementById('status').textContent === 'learning'")
@@ -96,10 +96,10 @@ def test_charts_tell_their_values_to_the_mouse_and_to_the_keyboard(
 
 
 def test_dangerous_buttons_ask_first_and_work_by_keyboard(
-    browser: Browser, url: str, client: httpx.Client, engine: Engine
+    browser: Browser, url: str, client: httpx.Client, engine: Service
 ) -> None:
     send(client, 40)
-    until(lambda: engine.writer.inbox.counters.waiting == 0)
+    until(lambda: engine.writer.report().counters.waiting == 0)
     browser.open(f"{url}/#token={quote(TOKEN)}")
     browser.until("document.getElementById('learned').textContent === '40'")
     browser.run("document.getElementById('reset').focus()")
@@ -111,13 +111,13 @@ def test_dangerous_buttons_ask_first_and_work_by_keyboard(
     assert engine.adapter.samples == 0
 
 
-def test_a_wrong_token_gets_a_sentence(browser: Browser, url: str, engine: Engine) -> None:
+def test_a_wrong_token_gets_a_sentence(browser: Browser, url: str, engine: Service) -> None:
     browser.open("about:blank")
     browser.open(f"{url}/#token=wrong")
     browser.until("document.getElementById('status').textContent === 'learning'")
     browser.click("pause")
     browser.until("document.getElementById('message').textContent.includes('token')")
-    assert not engine.writer.inbox.paused
+    assert not engine.writer.report().paused
     browser.errors.clear()  # the browser itself notes answers of 401
 
 

@@ -3,9 +3,9 @@ import pytest
 from tests.serve.helpers import picture, until
 from tests.serve.test_hostile import answer_of, talk
 
-from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
 from resitta.serve.request_body import BodyBudget
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 
 
@@ -31,7 +31,7 @@ def limits() -> Limits:
     return Limits(max_bodies=1000, body_timeout=1.0, learn_batch=8)
 
 
-def test_requests_are_refused_while_others_hold_all_bytes(url: str, client: httpx.Client, engine: Engine) -> None:
+def test_requests_are_refused_while_others_hold_all_bytes(url: str, client: httpx.Client, engine: Service) -> None:
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 2000\r\n\r\n"
     slow = talk(url, head + bytes(950))
     until(lambda: send(client) == 429)

@@ -2,7 +2,7 @@ import httpx
 import pytest
 from tests.serve.helpers import TOKEN, picture, until
 
-from resitta.serve.engine import Engine
+from resitta.serve.service import Service
 
 CONTROLS = ["/pause", "/resume", "/reset", "/snapshot", "/rollback"]
 WRONG = [None, "", TOKEN, "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer é"]
@@ -17,7 +17,7 @@ def predict(client: httpx.Client, seed: int = 0) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", CONTROLS)
 @pytest.mark.parametrize("header", WRONG)
-def test_controls_need_the_token(client: httpx.Client, engine: Engine, path: str, header: str | None) -> None:
+def test_controls_need_the_token(client: httpx.Client, engine: Service, path: str, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     answer = client.post(path, headers=headers)  # type: ignore[arg-type]
     assert answer.status_code == 401
@@ -35,7 +35,7 @@ def test_the_images_in_the_memory_need_the_token(client: httpx.Client, holder: h
     assert sample["age"] == 0
 
 
-def test_pause_and_resume(client: httpx.Client, holder: httpx.Client, engine: Engine) -> None:
+def test_pause_and_resume(client: httpx.Client, holder: httpx.Client, engine: Service) -> None:
     assert holder.post("/pause").json() == {"version": 0, "learning": False}
     assert predict(client)["learned"] == 0
     assert client.get("/stats").json()["skipped"] == 1
@@ -58,10 +58,10 @@ def test_snapshot_rollback_and_reset(client: httpx.Client, holder: httpx.Client)
         assert "version" in answer.json()["error"]
 
 
-def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, engine: Engine) -> None:
+def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, engine: Service) -> None:
     assert holder.post("/snapshot").json()["version"] == 0
     assert holder.post("/reset").json()["version"] == 1
-    engine.writer.folder._file(1).write_bytes(b"damaged")
+    engine.folder._file(1).write_bytes(b"damaged")
     answer = holder.post("/rollback")
     assert answer.status_code == 200
     assert answer.json() == {"version": 2, "learning": True, "snapshot": 0, "skipped": [1]}
@@ -72,6 +72,6 @@ def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, en
     assert answer.status_code == 409
     assert "state-0000000001.safetensors" in answer.json()["error"]
     for version in (0, 2):
-        engine.writer.folder._file(version).write_bytes(b"damaged")
+        engine.folder._file(version).write_bytes(b"damaged")
     assert holder.post("/rollback").status_code == 409
     assert holder.get("/stats").json()["version"] == 2

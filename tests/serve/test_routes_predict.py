@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.serve.helpers import SIZE, array, picture, until
 
-from resitta.serve.engine import Engine
 from resitta.serve.images import Decoder
 from resitta.serve.routes_predict import to_floats
+from resitta.serve.service import Service
 
 NAMES = ["ape", "bee", "cat", "doe", "elk"]
 
@@ -17,7 +17,7 @@ def post(client: httpx.Client, content: bytes, kind: str = "image/png") -> httpx
     return client.post("/predict", content=content, headers={"Content-Type": kind})
 
 
-def test_every_form_gets_the_same_answer_as_the_model_itself(client: httpx.Client, engine: Engine) -> None:
+def test_every_form_gets_the_same_answer_as_the_model_itself(client: httpx.Client, engine: Service) -> None:
     raw = [picture(seed=seed) for seed in range(3)]
     images = to_floats(torch.from_numpy(Decoder(size=SIZE)(raw)))
     with torch.no_grad():
@@ -46,12 +46,12 @@ def test_other_pictures(client: httpx.Client, kind: str) -> None:
     assert answer.json()["learned"] == 1
 
 
-def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine: Engine) -> None:
+def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine: Service) -> None:
     versions = []
     for seed in range(40):
         versions.append(post(client, picture(seed=seed)).json()["version"])
         if seed % 8 == 7:
-            until(lambda: engine.writer.inbox.counters.waiting == 0)
+            until(lambda: engine.writer.report().counters.waiting == 0)
     until(lambda: client.get("/stats").json()["adapter"]["samples"] == 40)
     stats = client.get("/stats").json()
     assert versions[0] == 0
@@ -71,12 +71,12 @@ def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine
         assert line in metrics
 
 
-def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Engine) -> None:
+def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Service) -> None:
     assert post(client, picture()).status_code == 200
-    plain = engine.reader.predict
-    engine.reader.predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
+    plain = engine.readers[0].predict
+    engine.readers[0].predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
     answer = post(client, picture())
-    engine.reader.predict = plain
+    engine.readers[0].predict = plain
     assert answer.status_code == 500
     assert "not finite" in answer.json()["error"]
     assert post(client, picture()).status_code == 200
@@ -89,10 +89,10 @@ def test_health_and_readiness(client: httpx.Client) -> None:
     assert client.get("/ready").json() == {"status": "ready"}
 
 
-def test_a_full_request_queue_is_answered_with_429(client: httpx.Client, engine: Engine) -> None:
-    engine.reader.waiting = engine.limits.queue
+def test_a_full_request_queue_is_answered_with_429(client: httpx.Client, engine: Service) -> None:
+    engine.readers[0].waiting = engine.limits.queue
     answer = post(client, picture())
-    engine.reader.waiting = 0
+    engine.readers[0].waiting = 0
     assert answer.status_code == 429
     assert answer.headers["retry-after"] == "1"
     assert "waiting" in answer.json()["error"]

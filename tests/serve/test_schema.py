@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.serve.helpers import TOKEN
 
-from resitta.serve.engine import Engine
 from resitta.serve.schema import refusals
+from resitta.serve.service import Service
 
 ROOT = Path(__file__).parents[2]
 COMMAND = shutil.which("schemathesis", path=str(Path(sys.executable).parent))
@@ -26,7 +26,7 @@ def test_every_refusal_is_a_sentence() -> None:
 
 @pytest.mark.skipif(COMMAND is None, reason="schemathesis is not installed")
 @pytest.mark.parametrize("headers", [(), ("--header", f"Authorization: Bearer {TOKEN}")], ids=["no token", "token"])
-def test_schemathesis_finds_nothing(url: str, engine: Engine, tmp_path: Path, headers: tuple[str, ...]) -> None:
+def test_schemathesis_finds_nothing(url: str, engine: Service, tmp_path: Path, headers: tuple[str, ...]) -> None:
     options = ("--checks", "all", "--max-examples", "20", "--seed", "1", "--no-color")
     places = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     found = subprocess.run(

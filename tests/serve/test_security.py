@@ -11,9 +11,9 @@ from tests.serve.browser import CHROMIUM, Browser
 from tests.serve.helpers import TOKEN, picture
 
 from resitta.errors import BadSetting
-from resitta.serve.engine import Engine
 from resitta.serve.security import allowed_names, client_of, find_token, host_name, new_token, same
 from resitta.serve.server import listen
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 
 
@@ -67,7 +67,7 @@ def post(url: str, headers: dict[str, str]) -> int:
     ],
 )
 def test_pages_are_told_apart_by_their_origin(
-    open_url: str, engine: Engine, host: str, origin: str, answered: bool
+    open_url: str, engine: Service, host: str, origin: str, answered: bool
 ) -> None:
     assert post(open_url, {"Host": host, "Origin": origin}) == (200 if answered else 403)
     assert engine.predicted == answered
@@ -76,7 +76,7 @@ def test_pages_are_told_apart_by_their_origin(
 @pytest.mark.parametrize(
     ("site", "answered"), [("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False)]
 )
-def test_what_a_browser_says_of_the_page_decides(url: str, engine: Engine, site: str, answered: bool) -> None:
+def test_what_a_browser_says_of_the_page_decides(url: str, engine: Service, site: str, answered: bool) -> None:
     behind_proxy = {"Sec-Fetch-Site": site, "Origin": "https://public.example"}  # which passes on another Host
     for headers in ({"Sec-Fetch-Site": site}, behind_proxy):
         assert post(url, headers) == (200 if answered else 403)
@@ -116,7 +116,7 @@ def elsewhere(open_url: str) -> Iterator[str]:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_a_page_of_another_site_cannot_teach_the_model_over_plain_http(
-    open_url: str, elsewhere: str, engine: Engine
+    open_url: str, elsewhere: str, engine: Service
 ) -> None:
     own = open_url.replace("127.0.0.1", "box.test")
     with Browser(

@@ -1,104 +1,143 @@
-"""The thread that learns in the background, and the queue of batches before it."""
+"""The one thread that learns: from a queue of samples, and between tasks that need the learner for themselves."""
 
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Self, cast
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self, TypeVar
 
 import torch
-from torch import Tensor
 
-from resitta.method import AdapterLike
-from resitta.runtime.locks import LockRank, new_lock
+from resitta.errors import WorkerLost
+from resitta.runtime.learn_queue import LearnQueue, Samples
+from resitta.runtime.locks import new_lock
 
-LIMIT = 256
-"""How many samples may wait; a batch that finds no room is not learned from. One batch always finds room."""
-ROUND = 64
-"""How many samples are learned from together, as far as batches are smaller."""
-GATHER = 0.02
-"""How many seconds the first of them waits for the others."""
+T = TypeVar("T")
+JOIN_SECONDS = 10.0
+"""How long the end of the thread's user waits for the step under way."""
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What was predicted, and the event after which it is there on the device."""
+class LearnerThread:
+    """Learns from the samples of a queue, in a thread that starts with the first sample, task or `start`.
 
-    images: Tensor
-    logits: Tensor
-    ready: torch.cuda.Event | None
+    As a context manager it is a lock: what was offered before has been learned from, and nothing else is learned from
+    while the block lasts. `submit` runs a task in the thread instead, before the next batch.
 
+    Args:
+        queue: where samples wait.
+        learn: learns from a batch and returns how many of its samples it used; the rest counts as screened.
+        failed: is told of an exception of `learn`. The batch counts as skipped.
+        tick: is called after every batch and task, and at least every `every` seconds.
+        gather: how many seconds the first sample of a batch waits for the others.
+        lock: held while learning and during tasks.
 
-class Worker:
-    """Lets an adapter learn from the batches it is offered, in order, in a thread of its own.
-
-    As a context manager it is the adapter's turn: everything offered before has been learned from, and nothing else
-    is while the block lasts. The thread begins with the first batch and ends with the adapter, which it does not keep
-    alive.
+    `learn`, `failed` and `tick` are methods of one object, which the thread does not keep alive: it ends with it.
 
     >>> from resitta import adapt
     >>> from resitta.conformance import tiny_network
     >>> adapter = adapt(tiny_network(), background=True)
     >>> logits = adapter(torch.rand(10, 3, 8, 8))
-    >>> with adapter.background.worker:
+    >>> with adapter.background.thread:
     ...     print(adapter.samples)
     10
     """
 
-    def __init__(self, adapter: AdapterLike) -> None:
+    def __init__(
+        self,
+        queue: LearnQueue,
+        *,
+        learn: Callable[[list[Samples]], int],
+        failed: Callable[[Exception], None],
+        tick: Callable[[], None] | None = None,
+        every: float | None = None,
+        gather: float = 0.02,
+        lock: AbstractContextManager[Any] | None = None,
+        name: str = "resitta-background",
+    ) -> None:
+        self.queue = queue
         self.stream: torch.cuda.Stream | None = None
-        self.dropped = 0
-        self._learner = new_lock()  # whoever owns it may use the learner
+        self._learn, self._failed = weakref.WeakMethod(learn), weakref.WeakMethod(failed)
+        self._tick = None if tick is None else weakref.WeakMethod(tick)
+        self._every, self._gather, self._name = every, gather, name
+        self._lock = lock or new_lock()  # its holder may use the learner
         self._owner: int | None = None
         self._depth = 0
-        self._changed = threading.Condition(cast(Any, new_lock(LockRank.QUEUE)))  # guards all that follows
-        self._batches: deque[Batch] = deque()
+        self._changed = queue.changed  # guards all that follows
+        self._tasks: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
-        self._offered = self._finished = 0
         self._holds = self._settling = 0
-        self._closed = False
-        self._adapter = weakref.ref(adapter)
-        weakref.finalize(adapter, self.end)
-        _workers.add(self)
+        weakref.finalize(learn.__self__, self.close, JOIN_SECONDS)  # type: ignore[attr-defined]
+        _threads.add(self)
 
-    # --- for those who predict, and those who look at the learner ---------------------------------------------------
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
-    def offer(self, batch: Batch) -> None:
-        """Put a batch into the queue, or count it as dropped if there is no room."""
+    # --- for other threads --------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
         with self._changed:
-            waiting = self._waiting()
-            if self._closed or (waiting and waiting + len(batch.images) > LIMIT):
-                self.dropped += len(batch.images)
+            if not self.alive and not self.queue.closed:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def offer(self, samples: Samples) -> None:
+        """Queue samples for learning, or count them as dropped."""
+        if any(self.queue.offer([samples])):
+            self.start()
+
+    def submit(self, action: Callable[[], T]) -> "Future[T]":
+        """Run an action in the thread, before the next batch. Cancel the future to give up before it begins."""
+        future: Future[T] = Future()
+
+        def task() -> None:
+            if not future.set_running_or_notify_cancel():
                 return
-            self._batches.append(batch)
-            self._offered += 1
-            self._ensure_thread()
+            try:
+                future.set_result(action())
+            except Exception as error:
+                future.set_exception(error)
+
+        with self._changed:
+            if self.queue.closed:
+                raise WorkerLost("the learner thread has ended, and takes no further tasks")
+            self._tasks.append(task)
             self._changed.notify_all()
+        self.start()
+        return future
 
     def settle(self) -> None:
-        """Wait until everything offered so far has been learned from; who has the turn already waits for nothing."""
+        """Wait until as many samples as were accepted so far have been learned from. The lock's owner does not wait."""
         if self._owns():
             return
         with self._changed:
-            last = self._offered
-            if self._finished < last:
-                self._ensure_thread()
+            last = self.queue.accepted
+            if self.queue.finished < last:
+                self.start()
             self._settling += 1
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._finished >= last)
+                self._changed.wait_for(lambda: self.queue.finished >= last)
             finally:
                 self._settling -= 1
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop after the step under way and the tasks submitted so far; waiting samples are dropped."""
+        self.queue.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
 
     def __enter__(self) -> Self:
         if not self._owns():
             self.settle()
             self._hold(1)  # the lock is not fair: the thread could take it again and again
             try:
-                self._learner.__enter__()
+                self._lock.__enter__()
             except BaseException:  # of a signal's handler
                 self._hold(-1)
                 raise
@@ -113,7 +152,7 @@ class Worker:
         if self.stream is not None:  # what was done to the learner comes first on the device, too
             self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         self._owner = None
-        self._learner.__exit__(None, None, None)
+        self._lock.__exit__(None, None, None)
         self._hold(-1)
 
     def _hold(self, more: int) -> None:
@@ -121,103 +160,88 @@ class Worker:
             self._holds += more
             self._changed.notify_all()
 
-    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Move or convert what waits, as the adapter was. For who has the turn."""
-        with self._changed:
-            for batch in self._batches:
-                if batch.ready is not None:
-                    torch.cuda.current_stream(batch.images.device).wait_event(batch.ready)
-            self._batches = deque(Batch(fn(b.images), fn(b.logits), b.ready) for b in self._batches)
+    def _owns(self) -> bool:
+        return self._owner == threading.get_ident()
 
-    def end(self) -> None:
-        """Stop after the round under way; what waits is not learned from."""
-        with self._changed:
-            self._closed = True
-            self.dropped += self._waiting()
-            self._finished += len(self._batches)
-            self._batches.clear()
-            self._changed.notify_all()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(10)
-
-    # --- the thread -------------------------------------------------------------------------------------------------
+    # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while self._work_waits():
-            adapter = self._adapter()
-            if adapter is None:
+        while self._wait():
+            if not self.step():
                 return
-            self._round(adapter)
-            del adapter  # it may go while the thread waits
-
-    def _round(self, adapter: AdapterLike) -> None:
-        """Learn from the first batches of the queue; they leave it only when the learner is free, in view of forks."""
         with self._owning():
-            batches = self._take()
-            try:
-                if batches and adapter.background is not None:
-                    adapter.background.learn(adapter, batches)
-            finally:
-                with self._changed:
-                    self._finished += len(batches)
-                    self._changed.notify_all()
+            self._run_tasks()
+
+    def _wait(self) -> bool:
+        """Wait for a task, a batch or the next tick; return False once the queue is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._must_act() or self._may_learn(), self._every)
+            if self._may_learn():
+                self._changed.wait_for(lambda: self._must_act() or self._settling or self.queue.has_batch, self._gather)
+            return not self.queue.closed
+
+    def _must_act(self) -> bool:
+        return self.queue.closed or bool(self._tasks and not self._holds)
+
+    def _may_learn(self) -> bool:
+        return len(self.queue) > 0 and not self._holds
+
+    def step(self) -> bool:
+        """Run all tasks and learn from one batch, in the calling thread; return False if the thread's user is gone."""
+        learn, failed = self._learn(), self._failed()
+        if learn is None or failed is None:
+            return False
+        with self._owning():
+            self._run_tasks()
+            # A batch leaves the queue only while the lock is held: a forked process would lose it.
+            if batch := self.queue.take():
+                self._learn_from(batch, learn, failed)
+            if self._tick is not None and (tick := self._tick()) is not None:
+                tick()
+        return True
+
+    def _learn_from(
+        self, batch: list[Samples], learn: Callable[[list[Samples]], int], failed: Callable[[Exception], None]
+    ) -> None:
+        count, used, done = sum(map(len, batch)), 0, False
+        try:
+            used, done = learn(batch), True
+        except Exception as error:
+            failed(error)
+        finally:
+            self.queue.settle(learned=used, **{"screened" if done else "skipped": count - used})
+
+    def _run_tasks(self) -> None:
+        with self._changed:
+            tasks = list(self._tasks)
+            self._tasks.clear()
+        for task in tasks:
+            task()
 
     @contextmanager
     def _owning(self) -> Iterator[None]:
-        with self._learner:
+        with self._lock:
             self._owner, self._depth = threading.get_ident(), 1
             try:
                 yield
             finally:
                 self._owner, self._depth = None, 0
 
-    def _work_waits(self) -> bool:
-        """Wait for a batch, then a little for more; return False when the end has come."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or (self._batches and not self._holds))
-            self._changed.wait_for(lambda: self._closed or self._settling or self._waiting() >= ROUND, GATHER)
-            return not self._closed
-
-    def _take(self) -> list[Batch]:
-        """The first batches of the queue that go together, at least one."""
-        taken: list[Batch] = []
-        with self._changed:
-            while self._batches and _fits(self._batches[0], taken):
-                taken.append(self._batches.popleft())
-        return taken
-
-    def _waiting(self) -> int:
-        return sum(len(batch.images) for batch in self._batches)
-
-    def _owns(self) -> bool:
-        return self._owner == threading.get_ident()
-
-    def _ensure_thread(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="resitta-background", daemon=True)
-            self._thread.start()
-
     def forked(self) -> None:
         """Forget, in a forked process, the threads that did not come along and what they were waiting for."""
         self._thread = None
+        self._tasks.clear()
         self._settling = 0
         self._holds = int(self._owns())
 
 
-_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_threads: "weakref.WeakSet[LearnerThread]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for worker in list(_workers):
-        worker.forked()
+    for thread in list(_threads):
+        thread.forked()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _fits(batch: Batch, taken: list[Batch]) -> bool:
-    if not taken:
-        return True
-    same = batch.images.shape[1:] == taken[0].images.shape[1:] and batch.images.dtype == taken[0].images.dtype
-    return same and len(batch.images) + sum(len(other.images) for other in taken) <= ROUND

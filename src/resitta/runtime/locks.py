@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from enum import IntEnum
 from operator import itemgetter
 from typing import Any, TypeVar, cast
@@ -100,7 +100,7 @@ _making = threading.RLock()
 _fork = threading.local()
 
 
-def new_lock(rank: LockRank = LockRank.ADAPTER) -> AbstractContextManager[Any]:
+def new_lock(rank: LockRank = LockRank.ADAPTER) -> "threading.RLock":
     """Make a lock that its holder may take again and that no forked process inherits in a locked state.
 
     >>> lock = new_lock()

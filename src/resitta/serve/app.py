@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from resitta.errors import ResittaError
-from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_admin import AdminRoutes
 from resitta.serve.routes_predict import PredictRoutes
 from resitta.serve.security import AllowedHosts, check_site, require_token
+from resitta.serve.service import Service
 from resitta.serve.settings import Resize
 
 PAGES = {
@@ -41,7 +41,9 @@ LINGER_BYTES, LINGER_SECONDS = 32 * 2**20, 2.0
 """How much a refused client may still send, and for how long, before its connection is closed."""
 
 
-def create_app(engine: Engine, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None) -> FastAPI:
+def create_app(
+    engine: Service, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None
+) -> FastAPI:
     """Create the service around an engine, which it starts and closes.
 
     `token` protects the routes of `AdminRoutes`. `names` are the host names it answers to; None means any.

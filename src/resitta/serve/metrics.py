@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from resitta.serve.engine import Engine
+from resitta.serve.service import Service
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 NATS = (0.1, 0.3, 1, 2, 4, 8)
@@ -21,30 +21,30 @@ COUNTED = {
 class EngineCollector(Collector):
     """Collects metrics from the engine's state."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Service) -> None:
         self.engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current value of every metric of the engine."""
-        engine, writer = self.engine, self.engine.writer
-        counters, stats = writer.inbox.counters, writer.stats
+        """Yield the current value of every metric of the service."""
+        engine, report = self.engine, self.engine.writer.report()
+        counters, stats = report.counters, report.stats
         yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=engine.predicted)
         for name, text in COUNTED.items():
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
-        yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=writer.failed_saves)
+        yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=report.failed_saves)
         fired = CounterMetricFamily(
             "resitta_guard_fired", "Images a guard kept out (unknown), or steps it acted on.", labels=["reason"]
         )
-        for reason, times in writer.guard_fired.items():
+        for reason, times in report.guard_fired.items():
             fired.add_metric([reason], times)
         yield fired
         gauges = {
             "resitta_waiting_to_learn": ("Images in the learning queue.", counters.waiting),
-            "resitta_waiting_for_prediction": ("Images in the request queue.", engine.reader.waiting),
-            "resitta_learning": ("1 while learning, 0 while paused.", not writer.inbox.paused),
-            "resitta_state_version": ("The version of the state that predicts.", writer.published.version),
+            "resitta_waiting_for_prediction": ("Images in the request queue.", engine.waiting),
+            "resitta_learning": ("1 while learning, 0 while paused.", not report.paused),
+            "resitta_state_version": ("The version of the state that predicts.", report.version),
             "resitta_updates": ("Updates since the source model.", stats.updates),
-            "resitta_clients_muted": ("Clients that are not learned from.", len(writer.muted)),
+            "resitta_clients_muted": ("Clients that are not learned from.", len(report.muted)),
             "resitta_bank_samples": ("Samples in the memory.", 0 if stats.bank is None else stats.bank.occupancy),
         }
         for name, (text, value) in gauges.items():
@@ -58,7 +58,7 @@ class EngineCollector(Collector):
 class ServiceMetrics:
     """The metrics of one service."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Service) -> None:
         self.registry = registry = CollectorRegistry()
         registry.register(EngineCollector(engine))
         self.seconds = Histogram("resitta_predict_seconds", "Latency of requests.", buckets=SECONDS, registry=registry)

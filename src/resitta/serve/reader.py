@@ -1,8 +1,7 @@
 """The reader: one thread that predicts what requests ask for, several requests at once where they coincide."""
 
-import queue
 import threading
-import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -13,8 +12,10 @@ from torch import Tensor
 from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
 
-Predict = Callable[[Tensor, list[str]], tuple[Tensor, int, list[bool]]]
-"""Images and their clients -> logits, the version of the state they come from, and which will be learned from."""
+Predicted = tuple[Tensor, int, list[bool]]
+"""Logits, the version of the weights they come from, and which images will be learned from."""
+Predict = Callable[[Tensor, list[str]], Predicted]
+"""Predicts images, each with its client."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,10 @@ class Reader:
     def __init__(self, predict: Predict, limits: Limits) -> None:
         self.predict = predict
         self.limits = limits
-        self.waiting = 0
-        self._lock = threading.Lock()
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        self._left_over: _Request | None = None
+        self.waiting = self.predicted = 0
+        self._requests: deque[_Request] = deque()
         self._closed = False
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="resitta-reader", daemon=True)
 
     def start(self) -> None:
@@ -59,9 +59,9 @@ class Reader:
 
     def close(self) -> None:
         """Answer what is waiting, and stop."""
-        with self._lock:
+        with self._changed:
             self._closed = True
-        self._requests.put(None)
+            self._changed.notify_all()
         self._thread.join()
 
     @property
@@ -72,54 +72,40 @@ class Reader:
     def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
         """Queue a request; refused when too many images wait already. Cancel the future to give up."""
         request = _Request(images, client, Future())
-        with self._lock:
+        with self._changed:
             if self._closed:
                 raise Refused(503, "the service is stopping; try again later")
             if self.waiting + len(images) > max(self.limits.queue, len(images)):
                 raise Refused(429, f"{self.waiting} images are waiting for their prediction already; try again later")
             self.waiting += len(images)
-            self._requests.put(request)
+            self._requests.append(request)
+            self._changed.notify_all()
         return request.answer
 
     def _run(self) -> None:
-        while (first := self._next(None)) is not None:
-            requests = [first, *self._companions(first)]
-            with self._lock:
-                self.waiting -= sum(len(request.images) for request in requests)
+        while requests := self._gather():
             wanted = [request for request in requests if request.answer.set_running_or_notify_cancel()]
             if wanted:
                 self._answer(wanted)
 
-    def _next(self, timeout: float | None) -> _Request | None:
-        """The next request; None when there is none in time, or no more."""
-        if (request := self._left_over) is not None:
-            self._left_over = None
-            return request
-        try:
-            request = self._requests.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        if request is None:
-            self._requests.put(None)  # the end, for whoever looks next
-        return request
-
-    def _companions(self, first: _Request) -> list[_Request]:
-        """Further requests that fit into the batch of the first and come before the wait is over."""
-        deadline = time.monotonic() + self.limits.wait_ms / 1000
-        room = self.limits.batch - len(first.images)
+    def _gather(self) -> list[_Request]:
+        """Wait for a request, then for others that share its batch; return none once all are answered and it closes."""
         found: list[_Request] = []
-        while room > 0 and (request := self._next(max(0.0, deadline - time.monotonic()))) is not None:
-            if len(request.images) > room:
-                self._left_over = request
-                break
-            found.append(request)
-            room -= len(request.images)
+        room = self.limits.batch
+        with self._changed:
+            self._changed.wait_for(lambda: self._requests or self._closed)
+            self._changed.wait_for(lambda: self.waiting >= room or self._closed, self.limits.wait_ms / 1000)
+            while self._requests and (not found or len(self._requests[0].images) <= room):
+                found.append(self._requests.popleft())
+                self.waiting -= len(found[-1].images)
+                room -= len(found[-1].images)
         return found
 
     def _answer(self, requests: list[_Request]) -> None:
         try:
             clients = [request.client for request in requests for _ in request.images]
             logits, version, learned = self.predict(torch.cat([request.images for request in requests]), clients)
+            self.predicted += len(logits)
             parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         except Exception as error:
             for request in requests:

@@ -1,17 +1,15 @@
 """The routes that need the token: they change the state or show images."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
 from resitta.report.pictures import data_uri, to_pixels
 from resitta.serve import schema
-from resitta.serve.engine import Engine
+from resitta.serve.service import Service
+from resitta.serve.writer import Task
 
-T = TypeVar("T")
 SHOWN = 128
 """Images of the memory that are shown, the youngest first."""
 
@@ -19,7 +17,7 @@ SHOWN = 128
 class AdminRoutes:
     """Each route runs a task in the writer's thread."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Service) -> None:
         self.engine = engine
         self.writer = engine.writer
 
@@ -34,36 +32,37 @@ class AdminRoutes:
 
     async def pause(self) -> dict[str, Any]:
         """Stop learning; predictions continue."""
-        return await self._change(self.writer.pause)
+        return await self._change("pause")
 
     async def resume(self) -> dict[str, Any]:
         """Resume learning."""
-        return await self._change(self.writer.resume)
+        return await self._change("resume")
 
     async def reset(self) -> dict[str, Any]:
         """Go back to the source model."""
-        return await self._change(self.writer.reset)
+        return await self._change("reset")
 
     async def snapshot(self) -> dict[str, Any]:
         """Save the state now."""
-        return await self._change(self.writer.snapshot)
+        return await self._change("snapshot")
 
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
         """Go back to a snapshot: the newest that can be read, or that of a version listed in /stats."""
-        done = await self._ask(partial(self.writer.rollback, version))
-        return {**vars(done), "learning": not self.writer.inbox.paused}
+        done = await self._ask("rollback", version)
+        return {**done, "learning": not self.writer.report().paused}
 
     async def bank(self) -> list[dict[str, Any]]:
         """Return the samples in the memory, the youngest first."""
-        images, labels, ages, entropies = await self._ask(partial(self.writer.bank, SHOWN))
+        images, labels, ages, entropies = await self._ask("bank", SHOWN)
         pictures = await asyncio.to_thread(lambda: [data_uri(pixels) for pixels in to_pixels(images)])
         rows = zip(pictures, labels, ages, entropies, strict=True)
         return [dict(zip(("image", "label", "age", "entropy"), row, strict=True)) for row in rows]
 
-    async def _change(self, action: Callable[[], object]) -> dict[str, Any]:
-        await self._ask(action)
-        return {"version": self.writer.published.version, "learning": not self.writer.inbox.paused}
+    async def _change(self, task: Task) -> dict[str, Any]:
+        await self._ask(task)
+        report = self.writer.report()
+        return {"version": report.version, "learning": not report.paused}
 
-    async def _ask(self, action: Callable[[], T]) -> T:
+    async def _ask(self, task: Task, *arguments: Any) -> Any:
         async with asyncio.timeout(self.engine.limits.answer_timeout):  # cancels a task that has not begun
-            return await asyncio.wrap_future(self.writer.inbox.ask(action))
+            return await asyncio.wrap_future(self.writer.ask(task, *arguments))

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from resitta.serve import schema
 from resitta.serve.decoders import Decoders
-from resitta.serve.engine import Engine
 from resitta.serve.history import Floats, TrafficHistory
 from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.reader import Answer
 from resitta.serve.request_body import BodyBudget, read_body
 from resitta.serve.security import client_of
+from resitta.serve.service import Service
 from resitta.serve.settings import Resize
 from resitta.training.entropy import entropy
 
@@ -34,7 +34,7 @@ V = TypeVar("V")
 class PredictRoutes:
     """`/predict` and the routes that report on it."""
 
-    def __init__(self, engine: Engine, resize: Resize) -> None:
+    def __init__(self, engine: Service, resize: Resize) -> None:
         self.engine = engine
         self.limits = engine.limits
         self.budget = BodyBudget(self.limits.max_bodies)

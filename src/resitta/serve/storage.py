@@ -1,31 +1,23 @@
 """Snapshots on disk: files of `adapter.save`, numbered by their version, as an `Autosave` would name them.
 
-So `resitta.recover(model, folder)` goes on from the folder of a service without the service.
+So `resitta.recover(model, folder)` continues from the folder of a service without the service.
 """
 
+import errno
 import logging
+import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from resitta.adapter import Adapter
 from resitta.checkpoint.autosave import NAME, saved
 from resitta.errors import BadState
+from resitta.serve.events import Events
+from resitta.serve.http_errors import Refused
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Which snapshot was loaded, None where there was none, and why newer ones were skipped, by their versions.
-
-    >>> Loaded(3, {5: "state-0000000005.safetensors is damaged"}).version
-    3
-    """
-
-    version: int | None
-    skipped: dict[int, str] = field(default_factory=dict)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StateFolder:
@@ -62,25 +54,88 @@ class StateFolder:
         """Bring an adapter to a snapshot; one that is damaged or of another adapter leaves this one as it was."""
         adapter.restore(self._file(version))
 
-    def load_first(self, adapter: Adapter, versions: Iterable[int]) -> Loaded:
-        """Load the first of some snapshots that can be read; where none can, raise what is wrong with the last one."""
+    def load_first(self, adapter: Adapter, versions: Iterable[int]) -> tuple[int, dict[int, str]]:
+        """Load the first of some snapshots that can be read; where none can, raise what is wrong with the last one.
+
+        Return its version, and why others were skipped, by their versions.
+        """
         skipped: dict[int, str] = {}
         error = BadState(f"{self.path} holds no snapshot")
         for version in versions:
             try:
                 self.load(adapter, version)
-                return Loaded(version, skipped)
+                return version, skipped
             except BadState as reason:
                 error, skipped[version] = reason, str(reason)
                 logger.warning("skipping the snapshot of version %d: %s", version, reason)
         raise error
 
-    def recover(self, adapter: Adapter) -> Loaded:
-        """Continue from the newest snapshot that can be read; where there is none, the adapter stays as it is."""
+    def recover(self, adapter: Adapter) -> dict[int, str]:
+        """Continue from the newest snapshot that can be read, if there is one; return why newer ones were skipped."""
         for leftover in self.path.glob("*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink()
         versions = self.versions()
-        return self.load_first(adapter, reversed(versions)) if versions else Loaded(None)
+        return self.load_first(adapter, reversed(versions))[1] if versions else {}
 
     def _file(self, version: int) -> Path:
         return self.path / NAME.format(f"{version:010}")
+
+
+class Saver:
+    """Saves an adapter periodically, and on request. Only the writer's thread may use it."""
+
+    def __init__(self, adapter: Adapter, folder: StateFolder, events: Events, *, every: float, version: int) -> None:
+        self.adapter = adapter
+        self.folder = folder
+        self.events = events
+        self.every = every
+        self.failed = 0
+        """How many snapshots could not be written."""
+        self._fails = False
+        self._saved = (version, adapter.samples)
+        self._due = time.monotonic() + every
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a snapshot."""
+        return time.monotonic() >= self._due
+
+    def save(self, version: int) -> Exception | None:
+        """Save the adapter as a version, if it is new, and return what went wrong.
+
+        A failure, such as a full disk, is reported, and the next save that is due tries again.
+        """
+        self._due = time.monotonic() + self.every
+        try:
+            self._write(version)
+        except Exception as error:  # whatever it is, predictions and learning do not depend on it
+            self._note_failure(error)
+            return error
+        if self._fails:
+            self.events.add("control", f"saving works again, version {version} saved")
+        self._fails = False
+        return None
+
+    def _write(self, version: int) -> None:
+        state = (version, self.adapter.samples)
+        if state != self._saved or not self.folder.versions():
+            self.folder.save(self.adapter, version)
+            self._saved = state
+
+    def _note_failure(self, error: Exception) -> None:
+        self.failed += 1
+        logger.error("the state was not saved, the service continues: %s", error)
+        if not self._fails:  # one event, so that a full disk does not push out all others
+            self.events.add("failure", f"the state is not saved: {error}"[:300])
+        self._fails = True
+
+
+def not_saved(what: str, error: Exception) -> Refused:
+    """The answer to a request whose outcome could not be saved.
+
+    >>> not_saved("the reset was not done", OSError(errno.ENOSPC, "No space left on device")).status
+    507
+    """
+    cause = error.__cause__ or error
+    status = 507 if isinstance(cause, OSError) and cause.errno in FULL else 503
+    return Refused(status, f"{what}: {str(error) or type(error).__name__}"[:400])

@@ -1,155 +1,212 @@
-"""The writer: the one thread that owns the adapter, learns, and publishes what it has learned.
+"""The writer: owns the adapter, learns in the background, and publishes what it has learned.
 
-Nobody else touches the adapter. Others put images and tasks into its inbox, and read `published`: a copy of the
-teacher that is replaced as a whole, never changed. So a prediction never waits for an update.
+Nothing else touches the adapter. Readers offer predicted images, predict with the published weights, and ask for tasks,
+which run in the writer's `LearnerThread`. So a prediction never waits for an update.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.errors import BadState
+from resitta.errors import BadState, WorkerLost
 from resitta.method import Learner
 from resitta.monitor.guard.guard_callback import Reason
+from resitta.monitor.stats import Stats
+from resitta.runtime.learn_queue import Counters, LearnQueue, Samples, joined
+from resitta.runtime.learner_thread import LearnerThread
+from resitta.runtime.weight_handoff import PublishedNetwork, weights_of
 from resitta.serve.client_screening import Voices
-from resitta.serve.events import Events, Kind
+from resitta.serve.events import Events, Kind, LogEntry
 from resitta.serve.http_errors import Refused
-from resitta.serve.learn_queue import Inbox, Taken
 from resitta.serve.memory_quotas import Shares
-from resitta.serve.published import Publisher, absorbs
-from resitta.serve.saving import Saver, not_saved
+from resitta.serve.reader import Predicted
 from resitta.serve.settings import Limits
-from resitta.serve.storage import StateFolder
+from resitta.serve.storage import Saver, StateFolder, not_saved
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+Task = Literal["pause", "resume", "reset", "snapshot", "rollback", "bank"]
+"""What may be asked of a writer: the names of its methods."""
 REFRESH = 0.25
-"""Seconds between two looks at the adapter's statistics, which cost too much to take after every image."""
+"""Seconds between two updates of the statistics, which cost too much to compute after every image."""
 
 
 @dataclass(frozen=True)
-class RolledBack:
-    """The new version, the snapshot it was made from, and the newer snapshots that could not be read."""
+class Report:
+    """The state of a writer.
+
+    `concurrent`: whether predictions need not wait for updates. In a process of its own, `writer` is a name that
+    changes with a restart, and `readers` holds the version of each reader.
+    """
 
     version: int
-    snapshot: int
-    skipped: list[int]
+    paused: bool
+    concurrent: bool
+    counters: Counters
+    stats: Stats
+    events: list[LogEntry]
+    failed_saves: int
+    guard_fired: dict[str, int]
+    clients: list[dict[str, Any]]
+    muted: frozenset[str]
+    writer: str = ""
+    readers: dict[int, int] | None = None
 
 
 class Writer:
-    """Learns from the images in its inbox, from all clients in turn, in batches of whatever is waiting."""
+    """Learns from the images of all clients in turn, in batches of whatever is waiting."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
         self.adapter = adapter
         self.folder = folder
-        self.limits = limits
         self.events = events
-        self.inbox = Inbox(room=limits.learn_queue, batch=limits.learn_batch)
-        self._tell_skipped(folder.recover(adapter).skipped)
-        self.publisher = Publisher(adapter)
-        self.published = self.publisher.publish(max(folder.versions(), default=0))
-        self.saver = Saver(adapter, folder, events, every=limits.save_every, version=self.published.version)
+        self.queue = LearnQueue(room=limits.learn_queue, batch=limits.learn_batch)
+        self.thread = LearnerThread(
+            self.queue,
+            learn=self._learn,
+            failed=self._pause_after,
+            tick=self._refresh_and_save,
+            every=REFRESH,
+            gather=REFRESH,
+            lock=adapter.lock,
+            name="resitta-writer",
+        )
+        self._report_skipped(folder.recover(adapter))
+        self.front = PublishedNetwork.of(adapter)
+        self._publish(max(folder.versions(), default=0))
+        self.saver = Saver(adapter, folder, events, every=limits.save_every, version=self.version)
         self.stats, self.guard_fired = adapter.stats, guard_counts(adapter)
         self.voices, self.shares = Voices(adapter, events, most=limits.clients), Shares()
         self.clients = self.voices.listing()
         adapter.add_callback(events)
         self._met: Learner | None = None
-        self._looking_fails = False
-        self._look_due = 0.0
-        self._thread = threading.Thread(target=self._run, name="resitta-writer", daemon=True)
+        self._stats_fail = False
+        self._stats_due = 0.0
+
+    # For other threads.
 
     def start(self) -> None:
         """Begin to learn."""
-        self._thread.start()
+        self.thread.start()
 
     def close(self) -> None:
         """Finish the step at work, save, and stop; images still waiting are not learned from."""
-        self.inbox.close()
-        self._thread.join()
+        self.thread.close()
+        self.saver.save(self.version)
 
     @property
     def alive(self) -> bool:
         """Whether the thread runs."""
-        return self._thread.is_alive()
+        return self.thread.alive
 
-    @property
-    def failed_saves(self) -> int:
-        """How many snapshots could not be written."""
-        return self.saver.failed
+    def predict(self, images: Tensor, clients: Sequence[str]) -> Predicted:
+        """Predict with the published weights and queue the images, or do both in one step where there can be none."""
+        moved = images.to(self.adapter.source.device, self.adapter.source.dtype)
+        if self.front is None:
+            return self._submit(partial(self.step, moved, clients)).result()
+        logits, version = self.front.predict(moved)
+        taken = self.offer(images, logits, clients)
+        muted = self.voices.muted
+        return logits, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
 
-    @property
-    def muted(self) -> frozenset[str]:
-        """The clients that are not learned from."""
-        return self.voices.muted
+    def offer(self, images: Tensor, logits: Tensor | None, clients: Sequence[str]) -> list[bool]:
+        """Queue images of some clients for learning; return which were taken."""
+        known = [None] * len(images) if logits is None else torch.split(logits, 1)
+        samples = [Samples(*sample) for sample in zip(torch.split(images, 1), known, clients, strict=True)]
+        return self.queue.offer(samples)
 
-    # Tasks: what others may `ask` the inbox for. All of them run in the writer's thread.
+    def ask(self, task: Task, *arguments: Any) -> "Future[Any]":
+        """Run a task in the writer's thread, before it learns further."""
+        return self._submit(partial(getattr(self, task), *arguments))
 
-    def step(self, images: Tensor, clients: Sequence[str]) -> tuple[Tensor, int, list[bool]]:
-        """Predict and learn in one call: the logits, the version they come from, and which were learned from."""
-        version, before = self.published.version, self.adapter.learner.updates
-        heard = np.array([not self.inbox.paused and name not in self.muted for name in clients])
+    def report(self) -> Report:
+        """Return the state of the writer, without waiting for its thread."""
+        return Report(
+            version=self.version,
+            paused=self.queue.paused,
+            concurrent=self.front is not None,
+            counters=self.queue.counters,
+            stats=self.stats,
+            events=self.events.newest(),
+            failed_saves=self.saver.failed,
+            guard_fired=self.guard_fired,
+            clients=self.clients,
+            muted=self.voices.muted,
+        )
+
+    def _submit(self, action: Callable[[], T]) -> "Future[T]":
+        try:
+            return self.thread.submit(action)
+        except WorkerLost:
+            raise Refused(503, "the service is stopping; try again later") from None
+
+    # Tasks: all of them run in the writer's thread.
+
+    def step(self, images: Tensor, clients: Sequence[str]) -> Predicted:
+        """Predict and learn in one call."""
+        version, before = self.version, self.adapter.learner.updates
+        heard = np.array([not self.queue.paused and name not in self.voices.muted for name in clients])
         logits = self._answer(images, torch.from_numpy(heard).to(images.device), clients)
-        self.inbox.record(len(images), screened=int((~heard).sum()))
-        if not self.inbox.paused:
+        self.queue.record(len(images), screened=int((~heard).sum()))
+        if not self.queue.paused:
             self.voices.hear(images, logits, clients)
             self.voices.count(clients, heard)
         if self.adapter.learner.updates != before:
-            self._publish()
+            self._publish(self.version + 1)
         return logits, version, heard.tolist()
 
     def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
-        """Stop learning at once; predictions go on."""
-        self.inbox.paused = True
-        self.inbox.empty()
+        """Stop learning at once; predictions continue."""
+        self.queue.paused = True
+        self.queue.clear()
         self.events.add(kind, reason)
 
     def resume(self) -> None:
         """Learn again."""
-        self.inbox.paused = False
+        self.queue.paused = False
         self.events.add("control", "learning resumed")
 
     def reset(self) -> int:
         """Go back to the source model, once that is saved, and return the new version."""
         self._replace(self.adapter.reset, "the reset")
-        self.events.add("control", f"reset to the source model, as version {self.published.version}")
-        return self.published.version
+        self.events.add("control", f"reset to the source model, as version {self.version}")
+        return self.version
 
     def snapshot(self) -> int:
         """Save now and return the version saved."""
-        version = self.published.version
-        if (error := self.saver.save(version)) is not None:
-            raise not_saved(f"version {version} could not be saved", error)
-        self.events.add("control", f"version {version} saved")
-        return version
+        if (error := self.saver.save(self.version)) is not None:
+            raise not_saved(f"version {self.version} could not be saved", error)
+        self.events.add("control", f"version {self.version} saved")
+        return self.version
 
-    def rollback(self, version: int | None = None) -> RolledBack:
-        """Go back to a snapshot, the newest that can be read unless another is named, once that is saved."""
+    def rollback(self, version: int | None = None) -> dict[str, Any]:
+        """Go back to a snapshot, the newest that can be read unless another is named, once that is saved.
+
+        Return the new version, the snapshot it was made from, and the newer snapshots that could not be read.
+        """
         versions = self.folder.versions()
         wanted = versions[::-1] if version is None else [version]
         if not set(wanted) & set(versions):
             known = ", ".join(map(str, versions)) or "none yet; POST /snapshot makes one"
             raise Refused(409, f"no snapshot of version {version} to go back to; there are: {known}")
         try:
-            loaded = self._replace(partial(self.folder.load_first, self.adapter, wanted), "the rollback")
+            found, skipped = self._replace(partial(self.folder.load_first, self.adapter, wanted), "the rollback")
         except BadState as error:
             raise Refused(409, f"no snapshot to go back to can be read: {error}") from error
-        assert loaded.version is not None  # otherwise it would have raised
-        self._tell_skipped(loaded.skipped)
-        now = self.published.version
-        self.events.add("control", f"rolled back to version {loaded.version}, as version {now}")
-        return RolledBack(now, loaded.version, sorted(loaded.skipped))
+        self._report_skipped(skipped)
+        self.events.add("control", f"rolled back to version {found}, as version {self.version}")
+        return {"version": self.version, "snapshot": found, "skipped": sorted(skipped)}
 
     def bank(self, most: int) -> tuple[Tensor, list[int], list[int], list[float]]:
         """Copy the memory of samples: images, labels, ages and entropies, the youngest first."""
@@ -160,51 +217,35 @@ class Writer:
         images = memory.samples[order.tolist()].cpu()
         return images, memory.labels[order].tolist(), memory.ages[order].tolist(), memory.entropies[order].tolist()
 
-    # The thread.
+    # In the writer's thread.
 
-    def _run(self) -> None:
-        while not self.inbox.closed:
-            self.inbox.wait(REFRESH)
-            for task in self.inbox.tasks():
-                task()
-            if (taken := self.inbox.take()) is not None:
-                self._learn(taken)
-            self._look_and_save()
-        for task in self.inbox.tasks():  # asked for in the last moment
-            task()
-        self.saver.save(self.published.version)
-
-    def _learn(self, taken: Taken) -> None:
-        before = self.adapter.learner.updates
-        try:
-            heard = self._teach(taken)
-            if self.adapter.learner.updates != before:
-                self._publish()
-        except Exception as error:  # such as memory that ran out: go on predicting from what was published
-            logger.exception("learning failed and is paused")
-            self.inbox.settle(skipped=len(taken.images))
-            self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
-            return
-        self.voices.count(taken.clients, heard)
-        self.inbox.settle(learned=int(heard.sum()), screened=int((~heard).sum()))
-
-    def _teach(self, taken: Taken) -> NDArray[np.bool_]:
-        """Learn from those images of a batch that may be learned from; return which."""
-        source = self.adapter.source
-        images = taken.images.to(source.device, source.dtype)
-        logits = self._predicted(images) if taken.logits is None else taken.logits.to(source.device)
-        heard = self.voices.hear(images, logits, taken.clients)
+    def _learn(self, batch: list[Samples]) -> int:
+        """Learn from the images of a batch that may be learned from; return how many."""
+        before, source = self.adapter.learner.updates, self.adapter.source
+        images, logits = joined(batch)
+        images = images.to(source.device, source.dtype)
+        logits = self._predicted(images) if logits is None else logits.to(source.device)
+        clients = [samples.client for samples in batch]
+        heard = self.voices.hear(images, logits, clients)
         if heard.any():
             chosen = torch.from_numpy(heard).to(source.device)
-            self._absorb(images[chosen], logits[chosen], list(compress(taken.clients, heard.tolist())))
-        return heard
+            self._absorb(images[chosen], logits[chosen], list(compress(clients, heard.tolist())))
+        if self.adapter.learner.updates != before:
+            self._publish(self.version + 1)
+        self.voices.count(clients, heard)
+        return int(heard.sum())
+
+    def _pause_after(self, error: Exception) -> None:
+        """Pause learning after an error, such as memory that ran out; predictions continue."""
+        logger.error("learning failed and is paused", exc_info=error)
+        self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
 
     def _absorb(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
         """Learn from what was predicted already, where the learner can."""
         learner = self.adapter.learner
         with self._shared(clients):
             # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
-            if learner is not self._met or not absorbs(learner):
+            if learner is not self._met or not learner.learns_from_predictions:
                 self.adapter(images)
                 self._met = learner
                 return
@@ -233,60 +274,59 @@ class Writer:
             self.shares.end()
 
     def _predicted(self, images: Tensor) -> Tensor:
-        network = self.published.network
-        assert network is not None  # who cannot be published is asked to `step`
-        with torch.no_grad():
-            return network(images)
+        assert self.front is not None  # without, images are not queued
+        return self.front.predict(images)[0]
 
-    def _publish(self) -> None:
-        self.published = self.publisher.publish(self.published.version + 1)
+    def _publish(self, version: int) -> None:
+        if self.front is not None:
+            self.front.weights.put(weights_of(self.adapter), version)
+        self.version = version
 
     def _replace(self, change: Callable[[], T], name: str) -> T:
         """Bring the adapter to another state, save that as a new version, then publish it; or change nothing.
 
-        Whoever asked for it may rely on it: a restart does not bring back the state left behind. A process that is
-        killed meanwhile leaves either the old snapshots or the new one, since a file is written at once or not at all.
+        A restart does not bring back the state left behind. A process that is killed meanwhile leaves either the old
+        snapshots or the new one, since a file is written atomically.
         """
-        before, version = self.adapter.state_dict(), self.published.version
+        before, version = self.adapter.state_dict(), self.version
         try:
             result = change()
-            published = self.publisher.publish(version + 1)
             if (error := self.saver.save(version + 1)) is not None:
                 raise not_saved(f"{name} was not done, version {version} goes on", error)
+            self._publish(version + 1)
         except BaseException:
             self.folder.remove(version + 1)  # it may be there, though not safely
             self.adapter.load_state_dict(before)
             raise
         finally:
             self._met = None  # what was predicted a moment ago is from another state, or another learner's
-        self.published = published
-        self.inbox.empty()
+        self.queue.clear()
         return result
 
-    def _tell_skipped(self, skipped: dict[int, str]) -> None:
+    def _report_skipped(self, skipped: dict[int, str]) -> None:
         for version, reason in skipped.items():
             self.events.add("failure", f"the snapshot of version {version} was skipped: {reason}"[:300])
 
-    def _look_and_save(self) -> None:
+    def _refresh_and_save(self) -> None:
         now = time.monotonic()
-        if now >= self._look_due:
-            self._look()
-            self._look_due = now + REFRESH
+        if now >= self._stats_due:
+            self._refresh()
+            self._stats_due = now + REFRESH
         if self.saver.is_due:
-            self.saver.save(self.published.version)
+            self.saver.save(self.version)
 
-    def _look(self) -> None:
-        """Renew the statistics. A failure is told when it begins; until it ends the old ones stay."""
+    def _refresh(self) -> None:
+        """Update the statistics. The first of several failures is reported; meanwhile the old statistics stay."""
         try:
             self.stats, self.guard_fired = self.adapter.stats, guard_counts(self.adapter)
             self.clients = self.voices.listing()
         except Exception as error:  # whatever it is, predictions and learning do not depend on it
-            if not self._looking_fails:
-                logger.exception("the statistics cannot be taken, the service goes on")
+            if not self._stats_fail:
+                logger.exception("the statistics cannot be computed, the service continues")
                 self.events.add("failure", f"the statistics are old: {type(error).__name__}: {error}"[:300])
-            self._looking_fails = True
+            self._stats_fail = True
             return
-        self._looking_fails = False
+        self._stats_fail = False
 
 
 def guard_counts(adapter: Adapter) -> dict[str, int]:

@@ -13,20 +13,21 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from tests.serve.helpers import SIZE, images, picture, until
+from tests.serve.helpers import SIZE, images, picture, until, writer_of
 from torch import nn
 
 import resitta
 from resitta.checkpoint.tree import same
-from resitta.serve.engine import Engine
+from resitta.runtime.weight_handoff import WeightHandoff
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Writer
+from resitta.serve.writer import Task, Writer
 
-Make = Callable[[], Engine]
-CHANGES = ["reset", "rollback"]
+Make = Callable[[], Service]
+CHANGES: list[Task] = ["reset", "rollback"]
 FULL = OSError(errno.ENOSPC, "No space left on device")
 FAILURES = [
     ("resitta.checkpoint.atomic_write.os.fsync", FULL, 507),
@@ -39,22 +40,22 @@ FAILURES = [
 
 @pytest.fixture
 def make(model: nn.Module, tmp_path: Path) -> Make:
-    def make() -> Engine:
+    def make() -> Service:
         adapter = resitta.adapt(model, "resitta", update_every=8, guard=True)
-        return Engine(adapter, size=SIZE, state=tmp_path / "state", limits=Limits(learn_batch=8, save_every=3600))
+        return Service(adapter, size=SIZE, state=tmp_path / "state", limits=Limits(learn_batch=8, save_every=3600))
 
     return make
 
 
-def teach(engine: Engine, *seeds: int) -> None:
+def teach(engine: Service, *seeds: int) -> None:
     for seed in seeds:
-        done = engine.writer.inbox.counters.learned
+        done = engine.writer.report().counters.learned
         engine.submit(images(8, seed)).result(10)
         until(partial(has_learned, engine, done + 8))
 
 
-def has_learned(engine: Engine, count: int) -> bool:
-    return engine.writer.inbox.counters.learned == count
+def has_learned(engine: Service, count: int) -> bool:
+    return engine.writer.report().counters.learned == count
 
 
 def fail(error: BaseException) -> Callable[..., Any]:
@@ -64,7 +65,7 @@ def fail(error: BaseException) -> Callable[..., Any]:
     return raiser
 
 
-def adaptation(engine: Engine) -> dict[str, Any]:
+def adaptation(engine: Service) -> dict[str, Any]:
     """What the adapter has learned, and where its randomness stands."""
     state = engine.adapter.state_dict()
     return {name: value for name, value in state.items() if name != "_extra_state"} | {
@@ -73,29 +74,37 @@ def adaptation(engine: Engine) -> dict[str, Any]:
     }
 
 
+def published(engine: Service) -> dict[str, Any]:
+    """What readers predict with."""
+    front = writer_of(engine).front
+    assert front is not None
+    version, tensors = front.weights.read()
+    return {"version": version, "tensors": tensors}
+
+
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure[0])
 def test_what_cannot_be_saved_is_not_done(
-    make: Make, monkeypatch: pytest.MonkeyPatch, name: str, failure: tuple[str, BaseException, int]
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: Task, failure: tuple[str, BaseException, int]
 ) -> None:
     broken, error, status = failure
     with make() as engine:
         teach(engine, 0)
-        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        engine.writer.ask("snapshot").result(10)
         teach(engine, 1, 2)
-        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
-        before, expected = adaptation(engine), engine.writer.published
+        engine.writer.ask("snapshot").result(10)
+        before, expected = adaptation(engine), published(engine)
         with monkeypatch.context() as disk:
             disk.setattr(broken, fail(error))
             with pytest.raises(Refused, match=f"the {name} was not done, version 3 goes on") as refused:
-                engine.writer.inbox.ask(getattr(engine.writer, name)).result(10)
+                engine.writer.ask(name).result(10)
         assert refused.value.status == status
-        assert engine.writer.published is expected
+        assert same(published(engine), expected)
         assert same(adaptation(engine), before)
-        assert engine.writer.failed_saves == 1
-        assert engine.writer.folder.versions() == [1, 3]
+        assert engine.writer.report().failed_saves == 1
+        assert engine.folder.versions() == [1, 3]
         teach(engine, 3)  # and it goes on learning
-        assert engine.writer.published.version == 4
+        assert engine.writer.report().version == 4
         assert engine.adapter.samples == 32
 
 
@@ -103,26 +112,26 @@ def test_a_state_that_cannot_be_published_is_not_in_force(make: Make, monkeypatc
     with make() as engine:
         teach(engine, 0)
         before = adaptation(engine)
-        monkeypatch.setattr(engine.writer.publisher, "publish", fail(MemoryError()))
-        assert isinstance(engine.writer.inbox.ask(engine.writer.reset).exception(10), MemoryError)
+        monkeypatch.setattr(WeightHandoff, "put", fail(MemoryError()))
+        assert isinstance(engine.writer.ask("reset").exception(10), MemoryError)
         assert same(adaptation(engine), before)
-        assert engine.writer.folder.versions() == []
+        assert engine.folder.versions() == []
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_restart_after_a_refused_change_recovers_the_old_state(
-    make: Make, monkeypatch: pytest.MonkeyPatch, name: str
+    make: Make, monkeypatch: pytest.MonkeyPatch, name: Task
 ) -> None:
     with make() as engine:
         teach(engine, 0, 1)
-        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+        engine.writer.ask("snapshot").result(10)
         before = adaptation(engine)
         monkeypatch.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         with pytest.raises(Refused):
-            engine.writer.inbox.ask(getattr(engine.writer, name)).result(10)
+            engine.writer.ask(name).result(10)
     monkeypatch.undo()
     again = make()
-    assert again.writer.published.version == 2
+    assert again.writer.report().version == 2
     assert same(adaptation(again), before)
 
 
@@ -131,9 +140,9 @@ def test_images_that_wait_are_learned_from_after_a_refused_change(make: Make, mo
         engine.submit(images(4)).result(10)  # half a batch waits
         monkeypatch.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         with pytest.raises(Refused):
-            engine.writer.inbox.ask(engine.writer.reset).result(10)
-        until(lambda: engine.writer.inbox.counters.learned == 4)
-    assert engine.writer.inbox.counters.skipped == 0
+            engine.writer.ask("reset").result(10)
+        until(lambda: engine.writer.report().counters.learned == 4)
+    assert engine.writer.report().counters.skipped == 0
 
 
 def test_a_later_snapshot_that_could_not_be_removed_goes_with_the_next_save(model: nn.Module, tmp_path: Path) -> None:
@@ -145,11 +154,11 @@ def test_a_later_snapshot_that_could_not_be_removed_goes_with_the_next_save(mode
 
 
 def test_http_says_507_and_serves_the_old_version(
-    client: httpx.Client, holder: httpx.Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, holder: httpx.Client, engine: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(16):
         client.post("/predict", content=picture(seed=seed), headers={"Content-Type": "image/png"})
-    until(lambda: engine.writer.published.version == 1)
+    until(lambda: engine.writer.report().version == 1)
     assert holder.post("/snapshot").json()["version"] == 1
     with monkeypatch.context() as disk:
         disk.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
@@ -185,12 +194,12 @@ def kill_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STEPS = {
-    "resitta.serve.writer.Publisher.publish": False,
     "resitta.checkpoint.atomic_write.secrets.token_hex": False,
     "resitta.checkpoint.atomic_write.os.fsync": False,
     "resitta.checkpoint.atomic_write.Path.replace": False,
     "resitta.checkpoint.atomic_write._sync_folder": True,
-    "resitta.serve.writer.Inbox.empty": True,
+    "resitta.runtime.weight_handoff.WeightHandoff.put": True,
+    "resitta.serve.writer.LearnQueue.clear": True,
 }
 """Where a process is killed, and whether its change is in force after that."""
 
@@ -207,11 +216,11 @@ def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
 
     first = writer()
     first.adapter(images(8, 0))
-    first._publish()
+    first._publish(1)
     first.snapshot()
     old = first.adapter.state_dict()
     first.adapter(images(16, 1))
-    first._publish()
+    first._publish(2)
     first.snapshot()
     newest = first.adapter.state_dict()
 
@@ -224,7 +233,7 @@ def test_a_process_killed_in_between_leaves_the_old_state_or_the_new(
     again = writer()
     changed = old if name == "rollback" else resitta.adapt(model, "resitta", update_every=8).state_dict()
     assert same(again.adapter.state_dict(), changed if done else newest)
-    assert again.published.version == (3 if done else 2)
+    assert again.version == (3 if done else 2)
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -245,5 +254,6 @@ def test_a_system_that_refuses_to_write_is_a_full_disk(model: nn.Module, tmp_pat
 
     assert in_child(task) == 0
     fresh = resitta.adapt(model, "resitta", update_every=8)
-    assert StateFolder(tmp_path, keep=5).recover(fresh).version == 0
+    assert StateFolder(tmp_path, keep=5).versions() == [0]
+    StateFolder(tmp_path, keep=5).recover(fresh)
     assert torch.equal(fresh(images(4)), adapter(images(4)))

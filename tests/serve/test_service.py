@@ -8,32 +8,32 @@ from typing import Any
 
 import pytest
 import torch
-from tests.serve.helpers import SIZE, images, until
+from tests.serve.helpers import SIZE, images, until, writer_of
 from torch import nn
 
 import resitta
 from resitta.adapter import Adapter
 from resitta.errors import BadImages, BadSetting
-from resitta.serve.engine import Engine
 from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
+from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 from resitta.serve.writer import REFRESH
 
-Make = Callable[..., Engine]
+Make = Callable[..., Service]
 
 
 @pytest.fixture
 def make(model: nn.Module, tmp_path: Path) -> Make:
-    def make(method: str = "resitta", *, limits: Limits | None = None, **settings: Any) -> Engine:
+    def make(method: str = "resitta", *, limits: Limits | None = None, **settings: Any) -> Service:
         adapter = resitta.adapt(model, method, **settings)
-        return Engine(adapter, size=SIZE, state=tmp_path, limits=limits or Limits(learn_batch=8))
+        return Service(adapter, size=SIZE, state=tmp_path, limits=limits or Limits(learn_batch=8))
 
     return make
 
 
-def learned(engine: Engine, count: int) -> Callable[[], bool]:
-    return lambda: engine.writer.inbox.counters.learned == count
+def learned(engine: Service, count: int) -> Callable[[], bool]:
+    return lambda: engine.writer.report().counters.learned == count
 
 
 def test_the_adapter_can_be_used_after_the_service(make: Make) -> None:
@@ -52,7 +52,7 @@ def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Mak
             answer = engine.submit(batch).result(10)
             assert torch.allclose(answer.logits, plain(batch), atol=1e-5)
             until(learned(engine, 8 * (seed + 1)))
-            assert engine.writer.published.version == plain.stats.updates
+            assert engine.writer.report().version == plain.stats.updates
     found, expected = engine.adapter.stats, plain.stats
     assert found.bank is not None
     assert expected.bank is not None
@@ -76,21 +76,24 @@ def test_predictions_never_wait_for_an_update(make: Make, monkeypatch: pytest.Mo
         assert started.wait(10)
         for _ in range(5):  # answered although an update is at work
             assert engine.submit(images(8)).result(10).version == 0
-        assert engine.writer.inbox.counters.waiting == 48
+        assert engine.writer.report().counters.waiting == 48
         release.set()
         until(learned(engine, 48))
 
 
-def test_a_published_network_never_changes(make: Make) -> None:
+def test_an_answer_comes_from_the_version_that_it_names(make: Make) -> None:
+    batch = images(4)
     with make(update_every=8) as engine:
-        before = engine.writer.published
-        assert before.network is not None
-        expected = before.network(images(4))
-        for seed in range(4):
-            engine.submit(images(8, seed)).result(10)
-        until(lambda: engine.writer.published.version == 4)
-        assert torch.equal(before.network(images(4)), expected)
-        assert not torch.equal(engine.submit(images(4)).result(10).logits, expected)
+        source = engine.submit(batch).result(10)
+        engine.submit(batch).result(10)
+        for version in range(1, 5):
+            until(lambda: engine.writer.report().counters.waiting == 0)
+            assert engine.writer.report().version == version
+            first, second = engine.submit(batch).result(10), engine.submit(batch).result(10)
+            assert first.version == version
+            if second.version == version:
+                assert torch.equal(first.logits, second.logits)
+            assert not torch.equal(first.logits, source.logits)
 
 
 def test_no_image_is_predicted_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +110,9 @@ def test_no_image_is_predicted_twice(make: Make, monkeypatch: pytest.MonkeyPatch
             engine.submit(images(8, seed)).result(10)
             until(learned(engine, 8 * (seed + 1)))
         assert seen == [8], "only a new learner's first batch, by the learner itself"
-        assert engine.writer.published.version == 4
-        engine.writer.inbox.ask(engine.writer.snapshot).result(10)
-        engine.writer.inbox.ask(engine.writer.rollback).result(10)
+        assert engine.writer.report().version == 4
+        engine.writer.ask("snapshot").result(10)
+        engine.writer.ask("rollback").result(10)
         for seed in range(2):
             engine.submit(images(8, seed)).result(10)
             until(learned(engine, 40 + 8 * seed))
@@ -126,61 +129,60 @@ def test_a_model_that_insists_on_a_layout_learns_before_and_after_a_reset(tmp_pa
             logits: torch.Tensor = self.head(self.bn(images).view(len(images), -1))
             return logits
 
-    with Engine(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as engine:
+    with Service(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as engine:
         for _ in range(2):
             for _ in range(3):
                 engine.submit(images(8)).result(10)
-                until(lambda: engine.writer.inbox.counters.waiting == 0)
+                until(lambda: engine.writer.report().counters.waiting == 0)
             assert engine.adapter.stats.updates == 3, engine.events.newest()
-            engine.writer.inbox.ask(engine.writer.reset).result(10)
+            engine.writer.ask("reset").result(10)
 
 
 def test_a_full_learning_queue_drops_and_counts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make(limits=Limits(learn_queue=10, learn_batch=4))
     with engine:
         release = threading.Event()
-        engine.writer.inbox.ask(lambda: release.wait(30))
+        writer_of(engine).thread.submit(lambda: release.wait(30))
         taken = [engine.submit(images(4)).result(10).learned for _ in range(4)]
         release.set()
         until(learned(engine, 10))
     assert taken == [4, 4, 2, 0]
-    counters = engine.writer.inbox.counters
+    counters = engine.writer.report().counters
     assert (counters.offered, counters.learned, counters.dropped, counters.waiting) == (16, 10, 6, 0)
     assert engine.adapter.samples == 10
 
 
 def test_pause_stands_still_and_resume_goes_on(make: Make) -> None:
     with make() as engine:
-        engine.writer.inbox.ask(engine.writer.pause).result(10)
+        engine.writer.ask("pause").result(10)
         assert engine.submit(images(8)).result(10).learned == 0
         assert engine.adapter.samples == 0
-        engine.writer.inbox.ask(engine.writer.resume).result(10)
+        engine.writer.ask("resume").result(10)
         assert engine.submit(images(8)).result(10).learned == 8
         until(learned(engine, 8))
-    assert engine.writer.inbox.counters.skipped == 8
+    assert engine.writer.report().counters.skipped == 8
 
 
 def test_snapshot_rollback_and_reset(make: Make) -> None:
     with make(update_every=8) as engine:
-        writer = engine.writer
-        ask = writer.inbox.ask
+        ask = engine.writer.ask
         with pytest.raises(Refused, match="none yet"):
-            ask(writer.rollback).result(10)
+            ask("rollback").result(10)
         source = engine.submit(images(4)).result(10).logits
         for seed in range(3):
             engine.submit(images(8, seed)).result(10)
         until(learned(engine, 28))
-        saved = ask(writer.snapshot).result(10)
+        saved = ask("snapshot").result(10)
         before = engine.submit(images(4)).result(10).logits
         for seed in range(3, 9):
             engine.submit(images(8, seed)).result(10)
         until(learned(engine, 80))
         with pytest.raises(Refused, match=f"there are: {saved}"):
-            ask(lambda: writer.rollback(saved + 1)).result(10)
-        version = ask(lambda: writer.rollback(saved)).result(10).version
+            ask("rollback", saved + 1).result(10)
+        version = ask("rollback", saved).result(10)["version"]
         assert version > saved
         assert torch.equal(engine.submit(images(4)).result(10).logits, before)
-        assert ask(writer.reset).result(10) == version + 1
+        assert ask("reset").result(10) == version + 1
         assert torch.equal(engine.submit(images(4)).result(10).logits, source)
         assert [event.text.split()[0] for event in engine.events.newest()] == ["reset", "rolled", "version"]
 
@@ -201,12 +203,12 @@ def test_a_restart_goes_on_where_the_last_one_stopped(make: Make) -> None:
 
 def test_a_restart_after_a_rollback_stays_rolled_back(make: Make) -> None:
     with make(update_every=8) as first:
-        ask = first.writer.inbox.ask
-        ask(first.writer.snapshot).result(10)
+        ask = first.writer.ask
+        ask("snapshot").result(10)
         first.submit(images(8)).result(10)
         until(learned(first, 8))
-        ask(first.writer.snapshot).result(10)
-        ask(lambda: first.writer.rollback(0)).result(10)
+        ask("snapshot").result(10)
+        ask("rollback", 0).result(10)
     assert make(update_every=8).adapter.samples == 0
 
 
@@ -214,9 +216,9 @@ def test_a_restart_tells_of_a_damaged_snapshot_and_does_not_use_its_number_again
     with make(update_every=8) as first:
         first.submit(images(8)).result(10)
         until(learned(first, 8))
-    first.writer.folder._file(5).write_bytes(b"damaged")
+    first.folder._file(5).write_bytes(b"damaged")
     second = make(update_every=8)
-    assert (second.adapter.samples, second.writer.published.version) == (8, 5)
+    assert (second.adapter.samples, second.writer.report().version) == (8, 5)
     (event,) = second.stats()["events"]
     assert event["kind"] == "failure"
     assert "state-0000000005.safetensors" in event["text"]
@@ -225,7 +227,7 @@ def test_a_restart_tells_of_a_damaged_snapshot_and_does_not_use_its_number_again
 def test_the_state_is_saved_from_time_to_time(make: Make) -> None:
     with make(update_every=8, limits=Limits(save_every=0.05, learn_batch=8)) as engine:
         engine.submit(images(8)).result(10)
-        until(lambda: engine.writer.folder.versions() == [1])
+        until(lambda: engine.folder.versions() == [1])
 
 
 def test_a_save_that_fails_is_told_and_tried_again(
@@ -239,12 +241,12 @@ def test_a_save_that_fails_is_told_and_tried_again(
             engine.submit(images(8)).result(10)
             until(lambda: engine.stats()["failed_saves"] >= 3)
             with pytest.raises(Refused, match="could not be saved"):
-                engine.writer.inbox.ask(engine.writer.snapshot).result(10)
+                engine.writer.ask("snapshot").result(10)
             engine.submit(images(8, 1)).result(10)
             until(learned(engine, 16))  # it goes on adapting
             assert engine.ready
-            assert engine.writer.folder.versions() == []
-        until(lambda: engine.writer.folder.versions() == [2])
+            assert engine.folder.versions() == []
+        until(lambda: engine.folder.versions() == [2])
         until(lambda: len(engine.events.newest()) == 2)
     assert "make room on the disk" in caplog.text
     again, failed = engine.events.newest()
@@ -255,10 +257,10 @@ def test_a_save_that_fails_is_told_and_tried_again(
 
 def test_a_state_folder_that_was_removed_is_made_again(make: Make, tmp_path: Path) -> None:
     with make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8)) as engine:
-        until(engine.writer.folder.versions)
+        until(engine.folder.versions)
         shutil.rmtree(tmp_path)
         engine.submit(images(8)).result(10)
-        until(lambda: engine.writer.folder.versions() == [1])
+        until(lambda: engine.folder.versions() == [1])
 
 
 def raiser(error: BaseException) -> Callable[..., None]:
@@ -282,7 +284,7 @@ def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monk
     monkeypatch.setattr(engine.adapter.learner, "update", lambda: 1 // 0)
     with engine:
         engine.submit(images(8)).result(10)
-        until(lambda: engine.writer.inbox.paused)
+        until(lambda: engine.writer.report().paused)
         assert engine.submit(images(4)).result(10).version == 0
         assert engine.ready
         assert "ZeroDivisionError" in engine.events.newest()[0].text
@@ -313,7 +315,7 @@ def test_what_a_guard_does_is_told(make: Make) -> None:
     (event,) = engine.stats()["events"]
     assert event["kind"] == "guard"
     assert event["text"] == "8 images looked like nothing known and did not enter the memory"
-    assert engine.writer.published.version == 0
+    assert engine.writer.report().version == 0
 
 
 def test_without_a_guard_there_is_nothing_to_count(make: Make) -> None:
@@ -339,10 +341,10 @@ def test_methods_that_cannot_be_exported_are_served_in_one_step(make: Make, meth
         for seed in range(3):
             answer = engine.submit(images(8, seed)).result(30)
             assert torch.allclose(answer.logits, plain(images(8, seed)), atol=1e-6)
-        engine.writer.inbox.ask(engine.writer.pause).result(10)
+        engine.writer.ask("pause").result(10)
         assert engine.submit(images(8, 9)).result(30).learned == 0
         assert engine.stats()["predictions_wait_for_updates"]
-    assert engine.adapter.samples == engine.writer.inbox.counters.learned == 24
+    assert engine.adapter.samples == engine.writer.report().counters.learned == 24
 
 
 def test_a_muted_client_is_predicted_and_not_learned_from_in_one_step_either(make: Make) -> None:
@@ -350,13 +352,13 @@ def test_a_muted_client_is_predicted_and_not_learned_from_in_one_step_either(mak
         for seed in range(10):
             engine.submit(images(4, seed), "good").result(30)
             engine.submit(torch.zeros(16, 3, SIZE, SIZE), "bad").result(30)
-        assert engine.writer.muted == {"bad"}
+        assert engine.writer.report().muted == {"bad"}
         before = engine.adapter.samples
         answer = engine.submit(images(8), "bad").result(30)
         assert (len(answer.logits), answer.learned, engine.adapter.samples) == (8, 0, before)
         assert engine.submit(images(8), "good").result(30).learned == 8
         assert engine.adapter.samples == before + 8
-        counters = engine.writer.inbox.counters
+        counters = engine.writer.report().counters
     assert counters.screened > 8
     assert counters.offered == counters.learned + counters.screened
 
@@ -366,12 +368,12 @@ def test_the_metrics_count_screened_images_and_name_no_client(make: Make) -> Non
         for seed in range(4):
             engine.submit(images(4, seed), "192.0.2.1").result(10)
             engine.submit(torch.zeros(24, 3, SIZE, SIZE), "192.0.2.2").result(10)
-            until(lambda: engine.writer.inbox.counters.waiting == 0)
+            until(lambda: engine.writer.report().counters.waiting == 0)
         page = ServiceMetrics(engine).page().decode()
-    screened = engine.writer.inbox.counters.screened
+    screened = engine.writer.report().counters.screened
     assert f"resitta_images_screened_total {float(screened)}" in page
     assert "resitta_clients_muted 1.0" in page
-    assert all(client["name"] not in page for client in engine.writer.voices.listing())
+    assert all(client["name"] not in page for client in engine.writer.report().clients)
 
 
 def test_many_threads_lose_and_double_nothing(make: Make) -> None:
@@ -396,6 +398,6 @@ def test_many_threads_lose_and_double_nothing(make: Make) -> None:
 def test_unsuitable_models_and_names_are_refused_at_the_start(model: nn.Module, tmp_path: Path) -> None:
     grey = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(BadImages, match="refused images of shape"):
-        Engine(resitta.adapt(grey), size=SIZE, state=tmp_path)
+        Service(resitta.adapt(grey), size=SIZE, state=tmp_path)
     with pytest.raises(BadSetting, match="has 5 classes, found 2 names"):
-        Engine(resitta.adapt(model), size=SIZE, state=tmp_path, names=["a", "b"])
+        Service(resitta.adapt(model), size=SIZE, state=tmp_path, names=["a", "b"])

@@ -1,0 +1,206 @@
+"""The queue of predicted samples to learn from: bounded, fair between clients, and every sample is accounted for."""
+
+import threading
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+
+import torch
+from torch import Tensor
+
+from resitta.runtime.locks import LockRank, new_lock
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Where predicted samples went since the start: the others add up to `offered`, at every moment.
+
+    `dropped`: the queue was full or closed. `skipped`: learning was paused or failed, or the queue was cleared.
+    `screened`: they or their client look out-of-distribution. `waiting` includes samples that are being learned from.
+    """
+
+    offered: int = 0
+    learned: int = 0
+    dropped: int = 0
+    skipped: int = 0
+    screened: int = 0
+    waiting: int = 0
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One or several samples of a client that are queued together.
+
+    `logits`: what was predicted, None if the learner has to predict. `ready`: the event after which they are there on
+    the device.
+    """
+
+    images: Tensor
+    logits: Tensor | None
+    client: str = ""
+    ready: torch.cuda.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+class LearnQueue:
+    """First in, first out for each client, round robin between clients.
+
+    Any thread may offer samples; a `LearnerThread` takes them. At most `room` samples wait, but an empty queue takes
+    any number. Samples that are being learned from need no room.
+
+    >>> queue = LearnQueue(room=4, batch=3)
+    >>> queue.offer([Samples(torch.zeros(1, 3, 8, 8), None, client) for client in "aaaab"])
+    [True, True, True, True, True]
+    >>> [samples.client for samples in queue.take()], queue.counters.dropped, queue.counters.waiting
+    (['a', 'b', 'a'], 1, 4)
+    """
+
+    def __init__(self, *, room: int, batch: int) -> None:
+        self.room = room
+        self.batch = min(batch, room)
+        self.counters = Counters()
+        self.paused = self.closed = False
+        self.accepted = 0
+        """Samples that were queued, whatever became of them."""
+        self.changed = threading.Condition(new_lock(LockRank.QUEUE))
+        """Guards the queue; is notified of the first samples, a full batch, and samples that leave."""
+        self._queues: OrderedDict[str, deque[Samples]] = OrderedDict()
+        self._held: Counter[str] = Counter()  # samples of each client; clients without samples are forgotten
+
+    def __len__(self) -> int:
+        return self._held.total()
+
+    @property
+    def finished(self) -> int:
+        """How many of the accepted samples neither wait nor are being learned from."""
+        return self.accepted - self.counters.waiting
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether a full batch waits."""
+        return len(self) >= self.batch
+
+    def offer(self, offered: Sequence[Samples]) -> list[bool]:
+        """Queue samples as far as there is room, and return which were taken. Never waits for the learner.
+
+        In a full queue samples replace the newest ones of the client with the most, unless their own client would then
+        have more.
+        """
+        with self.changed:
+            before, had_batch = len(self), self.has_batch
+            is_open = not (self.paused or self.closed)
+            taken = [is_open and self._add(samples) for samples in offered]
+            count, more = sum(map(len, offered)), len(self) - before
+            self.accepted += sum(map(len, compress(offered, taken)))
+            self._count(offered=count, waiting=more, **{"skipped" if self.paused else "dropped": count - more})
+            if more and (not before or (self.has_batch and not had_batch)):
+                self.changed.notify_all()  # not for every sample: full batches cost the least
+        return taken
+
+    def take(self) -> list[Samples]:
+        """Take a batch of samples that fit into one tensor. They count as waiting until they are settled."""
+        taken: list[Samples] = []
+        with self.changed:
+            while self._queues:
+                client, waiting = next(iter(self._queues.items()))
+                if taken and not self._fit(taken, waiting[0]):
+                    break
+                taken.append(waiting.popleft())
+                self._queues.move_to_end(client)
+                self._forget(client, len(taken[-1]))
+        return taken
+
+    def settle(self, *, learned: int = 0, skipped: int = 0, screened: int = 0) -> None:
+        """Account for samples that were taken."""
+        with self.changed:
+            self._count(learned=learned, skipped=skipped, screened=screened, waiting=-learned - skipped - screened)
+            self.changed.notify_all()
+
+    def record(self, samples: int, screened: int = 0) -> None:
+        """Account for samples that were predicted and, but for some, learned from without waiting here."""
+        with self.changed:
+            became = {"skipped": samples} if self.paused else {"learned": samples - screened, "screened": screened}
+            self._count(offered=samples, **became)
+
+    def clear(self) -> None:
+        """Skip the samples that wait."""
+        with self.changed:
+            self._clear("skipped")
+
+    def close(self) -> None:
+        """Drop what waits and what is offered from now on."""
+        with self.changed:
+            self.closed = True
+            self._clear("dropped")
+
+    def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move or convert the samples that wait, as their adapter was."""
+        with self.changed:
+            for client, waiting in self._queues.items():
+                self._queues[client] = deque(_converted(samples, fn) for samples in waiting)
+
+    def _add(self, samples: Samples) -> bool:
+        if self._held and len(self) + len(samples) > self.room and not self._make_room(samples):
+            return False
+        self._queues.setdefault(samples.client, deque()).append(samples)
+        self._held[samples.client] += len(samples)
+        return True
+
+    def _make_room(self, samples: Samples) -> bool:
+        client, most = max(self._held.items(), key=lambda item: item[1])
+        if self._held[samples.client] + len(samples) > most or len(samples) > len(self._queues[client][-1]):
+            return False
+        self._forget(client, len(self._queues[client].pop()))
+        return True
+
+    def _forget(self, client: str, count: int) -> None:
+        self._held[client] -= count
+        if not self._queues[client]:
+            del self._queues[client], self._held[client]
+
+    def _fit(self, taken: list[Samples], more: Samples) -> bool:
+        first, images = taken[0].images, more.images
+        same = images.shape[1:] == first.shape[1:] and images.dtype == first.dtype
+        return same and sum(map(len, taken)) + len(more) <= self.batch
+
+    def _clear(self, became: str) -> None:
+        self._count(**{became: len(self), "waiting": -len(self)})
+        self._queues.clear()
+        self._held.clear()
+        self.changed.notify_all()
+
+    def _count(self, **changes: int) -> None:
+        now = self.counters
+        self.counters = replace(now, **{name: getattr(now, name) + change for name, change in changes.items()})
+
+
+def joined(batch: Sequence[Samples], stream: torch.cuda.Stream | None = None) -> tuple[Tensor, Tensor | None]:
+    """All images of a batch, and all logits if all are known, ready for use in a stream.
+
+    >>> one = Samples(torch.zeros(1, 3, 8, 8), torch.zeros(1, 5))
+    >>> images, logits = joined([one, one])
+    >>> len(images), logits.shape
+    (2, torch.Size([2, 5]))
+    """
+    for samples in batch:
+        if stream is not None and samples.ready is not None:
+            stream.wait_event(samples.ready)
+            for tensor in (samples.images, samples.logits):
+                if tensor is not None:
+                    tensor.record_stream(stream)
+    logits = [samples.logits for samples in batch if samples.logits is not None]
+    return _cat([samples.images for samples in batch]), _cat(logits) if len(logits) == len(batch) else None
+
+
+def _cat(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _converted(samples: Samples, fn: Callable[[Tensor], Tensor]) -> Samples:
+    if samples.ready is not None:
+        torch.cuda.current_stream(samples.images.device).wait_event(samples.ready)
+    logits = None if samples.logits is None else fn(samples.logits)
+    return replace(samples, images=fn(samples.images), logits=logits)

@@ -1,0 +1,172 @@
+"""The service without HTTP: readers that predict, and a writer that learns from what they have predicted."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from resitta.adapter import Adapter
+from resitta.checkpoint.state_lock import Claim
+from resitta.errors import BadSetting
+from resitta.serve.events import Events
+from resitta.serve.reader import Answer, Predict, Reader
+from resitta.serve.settings import Limits
+from resitta.serve.storage import StateFolder
+from resitta.serve.writer import Report, Task, Writer
+
+
+class LearnerService(Protocol):
+    """Owns an adapter and learns: a `Writer` in this process, or one on Ray."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+
+    def start(self) -> None:
+        """Begin to learn."""
+
+    def close(self) -> None:
+        """Finish the step under way, save, and stop."""
+
+    def ask(self, task: Task, *arguments: Any) -> "Future[Any]":
+        """Run a task that needs the adapter for itself, before learning further."""
+
+    def report(self) -> Report:
+        """Return the state, without waiting."""
+
+
+Connect = Callable[[Adapter, StateFolder, Limits, Events], tuple[LearnerService, Sequence[Predict]]]
+"""Makes what learns and, for each reader, what predicts."""
+
+
+def connect_threads(
+    adapter: Adapter, folder: StateFolder, limits: Limits, events: Events
+) -> tuple[LearnerService, Sequence[Predict]]:
+    """Learn in one thread of this process and predict in another."""
+    writer = Writer(adapter, folder, limits, events)
+    return writer, [writer.predict]
+
+
+class Service:
+    """Serves one adapter: predicts the images that are submitted, and learns from them.
+
+    >>> import tempfile, resitta
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> with Service(resitta.adapt(model), size=8, state=Path(tempfile.mkdtemp())) as service:
+    ...     answer = service.submit(torch.rand(2, 3, 8, 8)).result()
+    >>> answer.logits.shape, answer.version, answer.learned
+    (torch.Size([2, 4]), 0, 2)
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        *,
+        size: int,
+        state: Path,
+        limits: Limits | None = None,
+        names: Sequence[str] = (),
+        connect: Connect = connect_threads,
+    ) -> None:
+        self.adapter = adapter
+        self.size = size
+        self.limits = limits or Limits()
+        classes = self._count_classes()
+        if names and len(names) != classes:
+            raise BadSetting(f"the model has {classes} classes, found {len(names)} names; give one for each")
+        self.names = tuple(names) or tuple(str(label) for label in range(classes))
+        self.events = Events()
+        self.claim = Claim(state)
+        try:
+            self.folder = StateFolder(state, keep=self.limits.keep)
+            self.writer, predicts = connect(adapter, self.folder, self.limits, self.events)
+        except BaseException:
+            self.claim.release()
+            raise
+        self.readers = [Reader(predict, self.limits) for predict in predicts]
+
+    def start(self) -> None:
+        """Start learning and predicting."""
+        self.writer.start()
+        for reader in self.readers:
+            reader.start()
+
+    def close(self) -> None:
+        """Answer what waits, save the state, and stop."""
+        try:
+            for reader in self.readers:
+                reader.close()
+            self.writer.close()
+        finally:
+            self.claim.release()
+
+    def __enter__(self) -> "Service":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
+        """Predict images, N×3×size×size in [0, 1], and learn from them later.
+
+        `client`: who sends them. All clients have the same share of what is learned from.
+        """
+        return min(self.readers, key=lambda reader: reader.waiting).submit(images, client)
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are answered."""
+        return self.writer.alive and all(reader.alive for reader in self.readers)
+
+    @property
+    def waiting(self) -> int:
+        """Images that wait for their prediction."""
+        return sum(reader.waiting for reader in self.readers)
+
+    @property
+    def predicted(self) -> int:
+        """Images that were predicted since the start."""
+        return sum(reader.predicted for reader in self.readers)
+
+    def stats(self) -> dict[str, Any]:
+        """The state of the service as JSON. Never waits for the writer."""
+        report = self.writer.report()
+        adapted = report.stats
+        stats: dict[str, Any] = {
+            "method": self.adapter.method.name,
+            "version": report.version,
+            "learning": not report.paused,
+            "predictions_wait_for_updates": not report.concurrent,
+            "predicted": self.predicted,
+            **vars(report.counters),
+            "waiting_for_prediction": self.waiting,
+            "adapter": {
+                "samples": adapted.samples,
+                "updates": adapted.updates,
+                "mean_entropy": adapted.mean_entropy,
+                "bank": None if adapted.bank is None else vars(adapted.bank),
+                "drift": adapted.drift,
+            },
+            "snapshots": self.folder.versions(),
+            "failed_saves": report.failed_saves,
+            "guard_fired": report.guard_fired,
+            "clients": report.clients,
+            "events": [vars(event) for event in report.events],
+            "names": self.names,
+            "size": self.size,
+        }
+        if report.readers is not None:
+            stats["readers"] = [report.readers.get(number, 0) for number in range(len(self.readers))]
+        return stats
+
+    def _count_classes(self) -> int:
+        """Predict one grey image; a model that does not take such images is refused here."""
+        with self.adapter.paused() as adapter:
+            grey = torch.full((1, 3, self.size, self.size), 0.5, device=adapter.source.device)
+            logits: Tensor = adapter(grey)
+        return logits.shape[1]
