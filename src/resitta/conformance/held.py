@@ -110,7 +110,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 class _Walk:
-    """Goes through modules, lists, dicts and dataclasses, and through other objects if told to, once each."""
+    """Walks modules, lists, dicts and dataclasses, and with `deep` other objects, once each."""
 
     def __init__(self, deep: bool) -> None:
         self.deep = deep

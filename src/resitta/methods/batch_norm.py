@@ -21,7 +21,7 @@ class BatchNormAdapt(Method):
     needs: ClassVar[Needs] = "batch_norm"
     paper: ClassVar[str] = (
         "Nado, Padhy, Sculley, D'Amour, Lakshminarayanan, Snoek. Evaluating Prediction-Time Batch Normalization for "
-        "Robustness under Covariate DomainShiftDetector. 2020."
+        "Robustness under Covariate Shift. 2020."
     )
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
