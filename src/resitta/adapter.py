@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -47,13 +47,8 @@ if TYPE_CHECKING:
 
 Ranks: TypeAlias = "ProcessGroup | Literal['world'] | None"
 """The processes that adapt together: all of torch.distributed, some of them, or this one alone."""
-
-
-class Learn(Protocol):
-    """From images to logits, and learn; the prediction may have been made already."""
-
-    def __call__(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
-        """Return the logits."""
+Learn = Callable[..., Tensor]
+"""From images, and optionally their logits, to logits; and learn."""
 
 
 def adapt(
@@ -231,7 +226,9 @@ class Adapter(nn.Module):
             self.rollback = Rollback(self.learner, self.generator)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
-            if isinstance(module, CudaGraphs):  # a graph runs as a whole: in the background it would not make way
+            if isinstance(
+                module, CudaGraphs
+            ):  # a graph cannot be interrupted by predictions, as learning in the background is
                 module.enabled = self.options.cuda_graphs and self.background is None
         if self.background is not None:
             self.background.connect(self)
@@ -371,16 +368,16 @@ class Adapter(nn.Module):
     @synchronized
     def export(self) -> nn.Module:
         """Return the caller's own architecture with ordinary BatchNorm layers that hold what was learned."""
-        deployed = self.learner.exportable_network()
-        if deployed is None:
+        network = self.learner.exportable_network()
+        if network is None:
             reason = "does more than BatchNorm with fixed statistics can express"
             raise NotExportable(f"{self.method.name} {reason}; keep calling the adapter, with adapter.paused()")
         with torch.inference_mode(False):
-            return match_bn_precision(deployed.export(), self.source.model)
+            return match_bn_precision(network.export(), self.source.model)
 
     @synchronized
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything learned to one file, at once or not at all; `resitta.load(model, path)` goes on from it."""
+        """Write everything learned to one file, atomically; `resitta.load(model, path)` continues from it."""
         store.save(self, path)
 
     @synchronized
@@ -394,7 +391,7 @@ class Adapter(nn.Module):
 
     @synchronized
     def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return a snapshot of everything learned: unlike torch's own it does not change when the adapter goes on."""
+        """Return a snapshot of everything learned: unlike torch's own it is a copy."""
         if torch.onnx.is_in_onnx_export():  # which asks for the state before anything else, and cannot take ours
             raise NotExportable(UNRECORDABLE)
         state: dict[str, Any] = super().state_dict(*args, prefix=prefix, **kwargs)

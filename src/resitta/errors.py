@@ -62,7 +62,7 @@ class NotExportable(ResittaError):
 
 
 class GroupFailure(ResittaError, RuntimeError):
-    """Processes that adapt together have lost each other: one died, stands still, or is in another state."""
+    """A process of a group that adapts together died, hangs, or is in another state."""
 
 
 class WorkerLost(ResittaError, RuntimeError):

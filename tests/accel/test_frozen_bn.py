@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from resitta.accel.frozen_bn import fixed_norm, trains_plainly
+from resitta.accel.frozen_bn import frozen_bn, is_replaceable
 from resitta.norm.robust_bn import RobustBN
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels are CUDA's")
@@ -15,15 +15,15 @@ def test_only_ordinary_layers_in_training_that_nobody_watches() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x).relu()
 
-    assert trains_plainly(nn.BatchNorm1d(2))
-    assert not trains_plainly(Activated(2))
-    assert not trains_plainly(nn.SyncBatchNorm(2))
-    assert not trains_plainly(nn.BatchNorm2d(2).requires_grad_(False))
+    assert is_replaceable(nn.BatchNorm1d(2))
+    assert not is_replaceable(Activated(2))
+    assert not is_replaceable(nn.SyncBatchNorm(2))
+    assert not is_replaceable(nn.BatchNorm2d(2).requires_grad_(False))
     watched = nn.BatchNorm2d(2)
     watched.register_forward_hook(lambda module, inputs, output: None)
-    assert not trains_plainly(watched)
+    assert not is_replaceable(watched)
     with torch.no_grad():
-        assert not trains_plainly(nn.BatchNorm2d(2))
+        assert not is_replaceable(nn.BatchNorm2d(2))
 
 
 @needs_cuda
@@ -36,7 +36,7 @@ def test_values_and_gradients_are_those_of_the_layer(layout: torch.memory_format
     layer.running_mean, layer.running_var = mean, var
     x = torch.randn(4, 8, 5, 6, device="cuda").contiguous(memory_format=layout).requires_grad_()
     weights = torch.randn_like(x)
-    ours, theirs = fixed_norm(layer, x, mean, var), layer(x)
+    ours, theirs = frozen_bn(layer, x, mean, var), layer(x)
     torch.testing.assert_close(ours, theirs)
     wanted = x, layer.weight, layer.bias
     grads = [torch.autograd.grad((y * weights).sum(), wanted) for y in (ours, theirs)]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 
-from resitta.accel.frozen_bn import FixedNorm, fixed_norm
+from resitta.accel.frozen_bn import FrozenBN, frozen_bn
 from resitta.accel.low_memory_backward import LowMemoryBackward
 
 
@@ -92,14 +92,14 @@ def test_behind_a_normalisation_it_keeps_nothing(
         seen.append(grad)
         return (None,) * 8
 
-    monkeypatch.setattr(FixedNorm, "backward", staticmethod(backward))
+    monkeypatch.setattr(FrozenBN, "backward", staticmethod(backward))
     layer, x = nn.BatchNorm2d(3), torch.randn(4, 3, 8, 8).to(dtype)
     nn.init.normal_(layer.weight)
     nn.init.normal_(layer.bias)
     mean, var = torch.randn(3), torch.rand(3) + 0.1
     for mode in (LowMemoryBackward(), nullcontext()):
         with mode:
-            z = relu(fixed_norm(layer, x, mean, var))
+            z = relu(frozen_bn(layer, x, mean, var))
         assert isinstance(mode, nullcontext) or not z.grad_fn.saved_tensors  # type: ignore[union-attr]
         z.square().sum().backward()  # type: ignore[no-untyped-call]
     ours, theirs = seen

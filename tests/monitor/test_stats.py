@@ -1,7 +1,7 @@
 import pytest
 from torch import nn
 
-from resitta.monitor.stats import Stats, drift
+from resitta.monitor.stats import Stats, wasserstein_drift
 from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.norm.resibn import ResiBN
 from resitta.training.network import Network
@@ -10,16 +10,16 @@ from resitta.training.network import Network
 def test_drift_is_zero_at_the_source_and_grows(model: nn.Module) -> None:
     source = Network(model)
     moved = source.fork().with_bn(lambda layer: ResiBN(layer, nu_b=0.5))
-    assert drift(moved.model, source.model) == {"1": 0.0, "4": 0.0}
+    assert wasserstein_drift(moved.model, source.model) == {"1": 0.0, "4": 0.0}
     layer = moved.model.get_submodule("1.layer")
     assert isinstance(layer, nn.BatchNorm2d)
     assert layer.running_mean is not None
     layer.running_mean = layer.running_mean + 3
-    assert drift(moved.model, source.model) == pytest.approx({"1": 3 * 8**0.5, "4": 0.0}, abs=1e-5)
+    assert wasserstein_drift(moved.model, source.model) == pytest.approx({"1": 3 * 8**0.5, "4": 0.0}, abs=1e-5)
 
 
 def test_methods_without_statistics_have_no_drift(model: nn.Module) -> None:
     source = Network(model)
-    assert drift(source.fork().with_bn(BatchStatisticsBN).model, source.model) == {}
+    assert wasserstein_drift(source.fork().with_bn(BatchStatisticsBN).model, source.model) == {}
     stats = Stats(samples=0, updates=0, mean_entropy=0.0, bank=None, drift={})
     assert stats.mean_drift == 0

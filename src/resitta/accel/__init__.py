@@ -1,1 +1,1 @@
-"""Faster and smaller versions of plain paths, which stay beside them."""
+"""Optional speed and memory optimisations; the plain path exists beside each."""

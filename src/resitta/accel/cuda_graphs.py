@@ -94,7 +94,7 @@ class CudaGraphs(nn.Module):
         self.forget()
 
     def forget(self) -> None:
-        """Record anew from here on."""
+        """Drop all recordings."""
         self._calls: Counter[Any] = Counter()
         self._recordings: dict[Any, Recording] = {}
         self._places: dict[Any, Tensor] = {}
@@ -135,7 +135,7 @@ class CudaGraphs(nn.Module):
         return Recording(graph, places, result)
 
     def _place(self, index: int, value: Tensor) -> Tensor:
-        """The place of all inputs that come at this index and look like this one."""
+        """The static input for this index and this shape."""
         key = index, _traits(value)
         if key not in self._places:
             self._places[key] = torch.empty_like(value)

@@ -8,10 +8,10 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def trains_plainly(layer: _BatchNorm) -> bool:
-    """Whether `fixed_norm` can stand in for a layer's forward pass: an ordinary layer, watched by nobody, in training.
+def is_replaceable(layer: _BatchNorm) -> bool:
+    """Whether `frozen_bn` can replace a layer's forward pass: an ordinary trainable layer without hooks.
 
-    >>> trains_plainly(torch.nn.BatchNorm2d(3)), trains_plainly(torch.nn.BatchNorm2d(3, affine=False))
+    >>> is_replaceable(torch.nn.BatchNorm2d(3)), is_replaceable(torch.nn.BatchNorm2d(3, affine=False))
     (True, False)
     """
     trained = torch.is_grad_enabled() and layer.weight is not None and layer.weight.requires_grad
@@ -19,46 +19,52 @@ def trains_plainly(layer: _BatchNorm) -> bool:
     return trained and ordinary and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
-def fixed_norm(
-    layer: _BatchNorm, x: Tensor, mean: Tensor, var: Tensor, *, batch_mean: Tensor | None = None, share: float = 0.0
+def frozen_bn(
+    layer: _BatchNorm,
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    *,
+    batch_mean: Tensor | None = None,
+    batch_rate: float = 0.0,
 ) -> Tensor:
-    """The forward pass of a layer that `trains_plainly`, with given statistics, on a CUDA device.
+    """The forward pass of a layer that `is_replaceable`, with given statistics, on a CUDA device.
 
-    The statistics are constants, except that the moments of x itself have a `share` in them, as in RoTTA.
+    The statistics are constants, except that those of x itself entered them at `batch_rate`, as in RoTTA.
     """
-    values = x, mean, var, layer.weight, layer.bias, layer.eps, batch_mean, share
-    result: Tensor = FixedNorm.apply(*values)  # type: ignore[no-untyped-call]
+    values = x, mean, var, layer.weight, layer.bias, layer.eps, batch_mean, batch_rate
+    result: Tensor = FrozenBN.apply(*values)  # type: ignore[no-untyped-call]
     return result
 
 
-def made(x: Tensor) -> bool:
-    """Whether x is what `fixed_norm` returned, so that `again(x.grad_fn)` can compute it anew.
+def is_frozen_bn(x: Tensor) -> bool:
+    """Whether x is what `frozen_bn` returned, so that `recompute(x.grad_fn)` works.
 
-    >>> y = fixed_norm(torch.nn.BatchNorm2d(1), torch.ones(1, 1, 1, 1), torch.zeros(1), torch.ones(1))
-    >>> made(y), made(2 * y), torch.equal(again(y.grad_fn), y)
+    >>> y = frozen_bn(torch.nn.BatchNorm2d(1), torch.ones(1, 1, 1, 1), torch.zeros(1), torch.ones(1))
+    >>> is_frozen_bn(y), is_frozen_bn(2 * y), torch.equal(recompute(y.grad_fn), y)
     (True, False, True)
     """
-    return getattr(x.grad_fn, "_forward_cls", None) is FixedNorm
+    return getattr(x.grad_fn, "_forward_cls", None) is FrozenBN
 
 
-def again(node: Any) -> Tensor:
-    """The result of a `fixed_norm`, from its node in the graph of gradients, until that has been gone back through."""
+def recompute(node: Any) -> Tensor:
+    """The result of a `frozen_bn`, from its autograd node, before its backward pass."""
     x, mean, var, weight, bias, _ = node.saved_tensors
     return F.batch_norm(x, mean, var, weight, bias, training=False, eps=node.eps)
 
 
-class FixedNorm(torch.autograd.Function):
+class FrozenBN(torch.autograd.Function):
     """y = γ (x-μ) s + β with s = 1/sqrt(σ²+ε).
 
-    ∂γ, ∂β and the sums below come from one pass over ∂y and x. With constant statistics ∂x = γ s ∂y. If the n values
-    of a channel have the share α in them, by their mean m and variance, that adds
+    ∂γ, ∂β and the sums below come from one pass over ∂y and x. With constant statistics ∂x = γ s ∂y. If the mean m and
+    the variance of the n values of a channel entered the statistics at rate α, that adds
     -α/n γ s (Σ∂y + s² (x-m) Σ∂y(x-μ)).
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         """Normalise."""
-        x, mean, var, weight, bias, ctx.eps, batch_mean, ctx.share = inputs
+        x, mean, var, weight, bias, ctx.eps, batch_mean, ctx.batch_rate = inputs
         ctx.save_for_backward(x, mean, var, weight, bias, batch_mean)
         return F.batch_norm(x, mean, var, weight, bias, training=False, eps=ctx.eps)
 
@@ -75,8 +81,8 @@ class FixedNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             scale = weight * inverse_std
             grad_x = torch.batch_norm_elemt(grad, None, None, torch.zeros_like(mean), scale, 0.0)
-            if ctx.share:
-                factor = -ctx.share * len(mean) / x.numel() * scale
+            if ctx.batch_rate:
+                factor = -ctx.batch_rate * len(mean) / x.numel() * scale
                 slope = factor * inverse_std.square() * moment
                 grad_x.addcmul_(x, _over(x, slope).to(x.dtype)).add_(_over(x, factor * total - slope * batch_mean))
         return grad_x, None, None, grad_weight, grad_bias, None, None, None

@@ -1,8 +1,8 @@
-"""Lean training passes: keep less memory for the way back, with the same results.
+"""Less memory for the backward pass, with the same results.
 
-Autograd keeps the input of every convolution for the gradient of its weight, which nobody asks for when only the
-normalisation layers are trained, and the result of every ReLU, of which the way back needs to know only where it is
-positive. Behind a normalisation, which keeps its own input, even that can be computed anew.
+Autograd saves the input of every convolution for the gradient of its weight; frozen convolutions need no saved input.
+It saves the result of every ReLU, whose backward pass needs only the sign mask. Behind a normalisation, which saves its
+own input, even the mask can be recomputed.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from resitta.accel import frozen_bn as fixed_norm
+from resitta.accel.frozen_bn import is_frozen_bn, recompute
 
 CONVOLUTIONS = {F.conv1d, F.conv2d, F.conv3d}
 RELUS = {F.relu, torch.relu, Tensor.relu}
@@ -22,7 +22,7 @@ RELUS_IN_PLACE = {F.relu_, Tensor.relu_}
 
 
 class LowMemoryBackward(TorchFunctionMode):
-    """Keep nothing of the input of convolutions with frozen weights, and of a ReLU one byte per value, or nothing.
+    """Saves no input of convolutions with frozen weights, and of a ReLU a mask, or nothing.
 
     >>> x, weight = torch.tensor([[[1.0, -2.0]]], requires_grad=True), torch.tensor([[[3.0]]])
     >>> with LowMemoryBackward():
@@ -32,7 +32,7 @@ class LowMemoryBackward(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call an operation, with another way of keeping what it saves."""
+        """Call an operation, with other hooks for what it saves."""
         kwargs = kwargs or {}
         if func in RELUS | RELUS_IN_PLACE:
             return _relu(*args, **kwargs, in_place=func in RELUS_IN_PLACE)
@@ -54,12 +54,12 @@ def _relu(input: Tensor, inplace: bool = False, *, in_place: bool = False) -> Te
 
 
 class LowMemoryReLU(torch.autograd.Function):
-    """max(x, 0), which keeps where it is positive, unless x can be computed anew."""
+    """max(x, 0), which saves its sign mask, unless x can be recomputed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, in_place: bool) -> Tensor:
         """Cut off below zero."""
-        ctx.node = x.grad_fn if fixed_norm.made(x) else None
+        ctx.node = x.grad_fn if is_frozen_bn(x) else None
         result = x.relu_() if in_place else x.relu()
         if in_place:
             ctx.mark_dirty(x)
@@ -71,14 +71,14 @@ class LowMemoryReLU(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         """Let the gradient through where x was positive."""
         if ctx.node is not None:
-            return torch.ops.aten.threshold_backward(grads[0], fixed_norm.again(ctx.node), 0), None
+            return torch.ops.aten.threshold_backward(grads[0], recompute(ctx.node), 0), None
         (positive,) = ctx.saved_tensors
-        # Dropout's way back lets a mask decide as well, and takes half the time of torch.where.
+        # Dropout's backward kernel applies a mask as well, in half the time of torch.where.
         return torch.ops.aten.native_dropout_backward(grads[0], positive, 1.0), None
 
 
 Unpack = Callable[[], Tensor]
-"""What is kept of a tensor: how to make one that does its service."""
+"""What is saved of a tensor: a function that returns it, or one of its shape."""
 
 
 def _unpack(kept: Unpack) -> Tensor:
@@ -86,7 +86,7 @@ def _unpack(kept: Unpack) -> Tensor:
 
 
 def _shell_unless(weight: torch.Size) -> Callable[[Tensor], Unpack]:
-    """Keep the weight; of the input, of which the gradient of the input needs no value, only how it lies in memory."""
+    """Save the weight; of the input only its shape and strides, since its own gradient needs no values."""
 
     def pack(saved: Tensor) -> Unpack:
         if saved.shape == weight:

@@ -1,4 +1,4 @@
-"""Branches: work that a CUDA graph does beside what comes after it."""
+"""Parallel streams inside a CUDA graph."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,20 +10,20 @@ from torch import Tensor
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all branches on a device: for each stream, libraries keep dozens of megabytes to work in."""
+    """The one side stream of a device: libraries keep dozens of megabytes of workspace for each stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class ParallelStreams:
-    """Work inside `with branch(x)` runs beside the work that follows, until `join`.
+    """Work inside `with streams(x)` runs in parallel with the work that follows, until `join`.
 
-    Only recorded graphs branch. Work that is launched kernel by kernel seldom fills the queue of even one stream, and
-    its memory would have to be guarded from being used again too early.
+    Only inside recorded graphs: kernels launched one by one seldom fill even one stream, and their memory would have to
+    be protected from early reuse.
 
-    >>> branch = ParallelStreams()
-    >>> with branch(torch.ones(1)):
+    >>> streams = ParallelStreams()
+    >>> with streams(torch.ones(1)):
     ...     two = 1 + torch.ones(1)
-    >>> branch.join()
+    >>> streams.join()
     >>> two
     tensor([2.])
     """
@@ -44,7 +44,7 @@ class ParallelStreams:
             yield
 
     def join(self) -> None:
-        """Let what follows begin after the branch."""
+        """Let what follows wait for the side stream."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
             self.stream = None

@@ -90,7 +90,7 @@ def held(module: nn.Module, *, deep: bool = False) -> dict[str, Held]:
 
 
 class _Walk:
-    """Goes through modules, lists, dicts and dataclasses, and through other objects if told to, once each."""
+    """Walks modules, lists, dicts and dataclasses, and with `deep` other objects, once each."""
 
     def __init__(self, deep: bool) -> None:
         self.deep = deep

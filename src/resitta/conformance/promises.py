@@ -88,7 +88,7 @@ def only_declared_parameters_move(subject: Subject) -> None:
 
 
 def declared_parameters_move(subject: Subject) -> None:
-    """A method that declares that it trains does so; else all that follows would say nothing of its training."""
+    """A method that declares that it trains does so; otherwise the other checks would not cover its training."""
     adapter, trains = subject.adapter(), subject.method.trains
     if not adapter.source.trained_names(trains):
         return
@@ -125,7 +125,7 @@ def reset_is_bit_exact(subject: Subject) -> None:
 def all_state_is_saved(subject: Subject) -> None:
     """At any moment, what has changed in a learner is in its `state_dict`, and can be written to a file.
 
-    What a prediction makes anew, and what a module leaves out of its copies (`__getstate__`), need not be saved.
+    What a prediction recomputes, and what a module leaves out of its copies (`__getstate__`), need not be saved.
     """
     adapter, begun = subject.adapter(seed=1), subject.adapter(seed=1)
     for batch in torch.split(subject.images(170), 34):
@@ -141,7 +141,7 @@ def all_state_is_saved(subject: Subject) -> None:
 
 
 def state_dict_continues(subject: Subject) -> None:
-    """An adapter that loads another's state goes on exactly as the other does."""
+    """An adapter that loads another's state continues exactly as the other does."""
     adapter = subject.adapter(seed=1)
     subject.run(adapter, n=170, size=34)
     other = _restored(subject, adapter)
@@ -181,7 +181,7 @@ def works_in_any_grad_mode(subject: Subject) -> None:
 
 
 def paused_changes_nothing(subject: Subject) -> None:
-    """Inside `paused` the state stands still."""
+    """Inside `paused` the state does not change."""
     adapter = subject.adapter()
     subject.run(adapter)
     before = adapter.state_dict()
@@ -191,7 +191,7 @@ def paused_changes_nothing(subject: Subject) -> None:
 
 
 def bad_input_changes_nothing(subject: Subject) -> None:
-    """A batch that is refused leaves no trace."""
+    """A batch that is refused changes nothing."""
     adapter = subject.adapter()
     subject.run(adapter)
     before, good = adapter.state_dict(), subject.images(4)

@@ -21,7 +21,7 @@ def cstu_score(
 
 
 class CSTU(Memory):
-    """The memory of RoTTA: a class has a quota of N/C; whoever scores highest leaves, if higher than the newcomer.
+    """The memory of RoTTA: a class has a quota of N/C; the highest score leaves, if it is above the new one's.
 
     A class over its quota replaces within itself, one under it takes from the classes with most samples.
     Ties go to the last: the highest class, and in it the youngest sample.

@@ -120,10 +120,10 @@ class EntroBank(Memory):
 
 
 class IndexedEntroBank(EntroBank):
-    """Decides exactly as `EntroBank`, from sorted lists per class instead of a look at every sample.
+    """Decides exactly as `EntroBank`, from sorted lists per class instead of a scan over all samples.
 
-    Classes are grouped by their count, so that the dominant ones are at hand. Of each class there are the samples by
-    age and by entropy; of equal entropies the older comes first.
+    Classes are grouped by their count, so that the dominant ones are known. Each class keeps its samples sorted by age
+    and by entropy; of equal entropies the older comes first.
 
     >>> bank = IndexedEntroBank(2, generator=torch.Generator())
     >>> bank.add(torch.rand(3, 3, 4, 4), np.array([0, 0, 1]), np.array([0.9, 0.5, 0.7]))
@@ -195,7 +195,7 @@ class IndexedEntroBank(EntroBank):
             self._list(slot, int(label), float(entropy), int(birth))
 
     def forget_before(self, birth: int) -> None:
-        """Let samples go; the index follows."""
+        """Remove samples; the index is rebuilt."""
         super().forget_before(birth)
         self._reindex()
 
@@ -205,11 +205,11 @@ class IndexedEntroBank(EntroBank):
         self._reindex()
 
     def bring_back(self, kept: dict[str, Any]) -> None:
-        """Undo what was added; the index follows."""
+        """Undo what was added; the index is rebuilt."""
         super().bring_back(kept)
         self._reindex()
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take everything back from a `state_dict`; the index follows from it."""
+        """Take everything back from a `state_dict`; the index is rebuilt."""
         super().set_extra_state(state)
         self._reindex()

@@ -1,6 +1,6 @@
 """A memory of stream samples: images in one preallocated tensor on the model's device, decisions on the host.
 
-Who enters and who leaves is decided by subclasses (`EntroBank`, `CSTU`, `PBRS`) from labels, ages and entropies,
+Subclasses (`EntroBank`, `CSTU`, `PBRS`) decide which samples enter and leave from labels, ages and entropies,
 which reach the host in one copy per batch; the images themselves never leave the device.
 """
 
@@ -22,10 +22,10 @@ from resitta.training.network import Network
 Place = Literal["model", "cpu"]
 
 Screen = Callable[[Tensor, Tensor], Tensor]
-"""Returns the logits of images, NaN for those that shall pass by as if they had not come."""
+"""Returns the logits of images, NaN for samples to be ignored."""
 
 Quota = Callable[[int | None, int], int | None]
-"""From the slot for a sample, and the sample's place in its batch, to the slot it gets; None discards it."""
+"""From the slot for a sample, and its index in the batch, to the slot it gets; None discards it."""
 
 
 class Storage:
@@ -123,7 +123,7 @@ class Memory(nn.Module, ABC):
                 yield
 
     def due(self, samples: int, *, every: int) -> bool:
-        """Whether an update may be due, as by `fill`, among so many further samples."""
+        """Whether `fill` would yield for this many further samples."""
         return self.clock % every + samples >= every
 
     def add(
@@ -135,7 +135,7 @@ class Memory(nn.Module, ABC):
     ) -> None:
         """Offer samples one after the other, then copy the images of those that stay, all at once.
 
-        `places`: where the samples stood in the batch that a `quota` knows; as they are, unless some were left out.
+        `places`: the indices of the samples in the batch that a `quota` knows, if some were left out.
         """
         self._make_room(images)
         newest: dict[int, int] = {}
@@ -161,7 +161,7 @@ class Memory(nn.Module, ABC):
             vars(self)["size"] += 1
 
     def forget_before(self, birth: int) -> None:
-        """Let all samples go that came before the `birth`-th of the stream."""
+        """Remove all samples before the `birth`-th of the stream."""
         kept = np.flatnonzero(self.births[: self.size] >= birth)
         if len(kept):
             self.images[: len(kept)] = self.images[torch.from_numpy(kept).to(self.images.device)]
@@ -186,7 +186,7 @@ class Memory(nn.Module, ABC):
         return images if self.storage is None else self.storage.keep(images)
 
     def keep(self) -> dict[str, Any]:
-        """Return what adding samples changes, but for the images that are overwritten, which comes last."""
+        """Return what adding samples changes, except the overwritten images, which are written last."""
         own = vars(self)
         kept = {name: own[name] for name in _COUNTERS}
         for name in _HOST_ARRAYS:

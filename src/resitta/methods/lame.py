@@ -66,7 +66,7 @@ def affinities(features: Tensor, kind: Affinity, neighbours: int) -> Tensor:
 
 
 def laplacian(log_p: Tensor, kernel: Tensor, steps: int, tolerance: float) -> Tensor:
-    """Iterate Y <- softmax(log p + K·Y) until the energy stands still; return log Y."""
+    """Iterate Y <- softmax(log p + K·Y) until the energy converges; return log Y."""
     log_y, old = log_p, float("inf")
     for step in range(steps):
         pairwise = kernel @ log_y.exp()

@@ -31,14 +31,13 @@ class ResiTTA(Method):
     The settings have the paper's names; its ablations are among them. `norm`: ResiBN, or RBN (no alignment) or AdBN
     (batch statistics) in its place. `drop_outdated`, `drop_overconfident`, `compare_uncertainty`: the three rules of
     EntroBank. `refresh`: re-score the bank with the teacher after each update. `strong_view`: any images -> images in
-    [0, 1]; None is the paper's. `per_sample`: draw the paper's view anew for each image instead of once per batch.
+    [0, 1]; None is the paper's. `per_sample`: draw the paper's view for each image instead of once per batch.
 
-    Beyond the paper: `anchor` draws what the student learns back to the source by this share after each step, for
-    streams without an end. `reset_on_shift` clears the bank and returns the statistics to the source when the images
-    shift by so many standard deviations, for streams with abrupt changes of domain; 2 is a good value (see
-    `DomainShiftDetector`).
+    Beyond the paper: `anchor` pulls the student toward the source weights by this factor after each step, for endless
+    streams. `reset_on_shift` clears the bank and resets the statistics to the source when the images shift by this many
+    standard deviations, for streams with abrupt domain shifts; 2 is a good value (see `DomainShiftDetector`).
 
-    For less memory, with the same results: `micro_batch` trains on so many samples of the bank at a time,
+    For less memory, with the same results: `micro_batch` trains on this many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
     """
 
@@ -76,9 +75,9 @@ class ResiTTA(Method):
         0.0, at_least=0, at_most=1, doc="pulls the student toward the source weights by this factor after each step"
     )
     reset_on_shift: float | None = setting(
-        None, above=0, doc="restart bank and statistics when the images shift by so many standard deviations"
+        None, above=0, doc="reset bank and statistics when the images shift by this many standard deviations"
     )
-    micro_batch: int | None = setting(None, at_least=1, doc="train on so many samples at a time: less memory")
+    micro_batch: int | None = setting(None, at_least=1, doc="train on this many samples at a time: less memory")
     bank_device: Place = setting("model", doc="where the bank keeps its images")
     bank_bytes: bool = setting(False, doc="keep the bank's images as bytes")
 

@@ -1,4 +1,4 @@
-"""What may look over an adapter's shoulder: guards, listeners, autosave. `adapter.add_callback(callback)` attaches one.
+"""Callbacks around each learning step: guards, listeners, autosave. `adapter.add_callback(callback)` attaches one.
 
 >>> import torch
 >>> from resitta import adapt
@@ -23,22 +23,22 @@ from torch import Tensor
 class Callback:
     """Hooks around each learning step, all of which do nothing; override those you need.
 
-    Watchers are called in the order in which they were attached. A paused adapter and images that are predicted only
+    Callbacks are called in the order in which they were attached. A paused adapter and images that are predicted only
     (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter: from `before_step` it
-    prevents the step, and nothing is learned; from `after_step` it comes too late, the step is complete. A step that
+    prevents the step, and nothing is learned; from `after_step`, the step is already complete. A step that
     fails itself leaves the adapter as it was, and `after_step` is not called.
 
-    A copy or pickle of an adapter goes without its callbacks, since two adapters must not write to one folder or one
+    A copy or pickle of an adapter leaves out its callbacks, since two adapters must not write to one folder or one
     curve. Set `copied = True` for one that has no effect outside itself.
     """
 
     copied: ClassVar[bool] = False
 
     def before_step(self, adapter: Any, images: Tensor) -> None:
-        """Look at the images before the adapter predicts and learns."""
+        """Called before the adapter predicts and learns. `adapter` is the `resitta.Adapter`."""
 
     def after_step(self, adapter: Any, images: Tensor, logits: Tensor) -> None:
-        """Look at the logits, and at what the adapter has become by learning."""
+        """Called with the logits after the adapter has learned."""
 
     def on_event(self, adapter: Any, event: object) -> None:
-        """Take note of something another callback reported with `adapter.emit(event)`."""
+        """Called with what another callback reported through `adapter.emit(event)`."""

@@ -85,7 +85,7 @@ class GuardFired:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardEnded:
-    """What a guard had found is over: `found` tells how often (samples for "unknown", steps for other reasons).
+    """A guard alarm has ended: `found` is how often it was found (samples for "unknown", steps for other reasons).
 
     It was found over `lasted` samples; a window of samples without it has followed.
 

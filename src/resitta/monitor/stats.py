@@ -1,4 +1,4 @@
-"""What an adapter tells about itself: one frozen record."""
+"""The statistics of an adapter: one frozen record."""
 
 from dataclasses import dataclass
 
@@ -51,7 +51,7 @@ def stats_of(adapter: AdapterLike) -> Stats:
         updates=adapter.learner.updates,
         mean_entropy=adapter.mean_entropy,
         bank=None if memory is None else bank_stats(memory),
-        drift=drift(network.model, adapter.source.model),
+        drift=wasserstein_drift(network.model, adapter.source.model),
     )
 
 
@@ -66,7 +66,7 @@ def bank_stats(memory: Memory) -> BankStats:
     )
 
 
-def drift(adapted: nn.Module, source: nn.Module) -> dict[str, float]:
+def wasserstein_drift(adapted: nn.Module, source: nn.Module) -> dict[str, float]:
     """W₂ of every wrapped layer of a network to the source's layer of the same name."""
     origin = dict(bn_layers(source))
     distances: dict[str, float] = {}

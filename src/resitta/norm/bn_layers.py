@@ -24,7 +24,7 @@ Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From activations to the mean and biased variance of each channel."""
 
 TINY = 1e-30
-"""Added to variances so that a channel without any has a finite inverse; lost beside every other."""
+"""Added to variances so that a channel without variance has a finite inverse; rounded away in any other."""
 
 
 def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,35 +51,35 @@ def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _channels_last(x: Tensor) -> bool:
-    """Whether x lies in memory position by position, and not also channel by channel."""
+    """Whether x is channels-last and not also contiguous."""
     return x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
 def moved_average(
-    x: Tensor, mean: Tensor, var: Tensor, share: float, moments: Moments = batch_moments
+    x: Tensor, mean: Tensor, var: Tensor, rate: float, moments: Moments = batch_moments
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Move averages towards the moments of a batch by a share; return both, in new tensors, and the batch's mean.
+    """EMA of the statistics toward those of a batch; return both, in new tensors, and the batch's mean.
 
     >>> moved_average(torch.tensor([[2.0], [2.0]]), torch.zeros(1), torch.ones(1), 0.5)
     (tensor([1.]), tensor([0.5000]), tensor([2.]))
     """
     if x.is_cuda and not x.requires_grad and moments is batch_moments:
-        return _moved_on_cuda(x, mean.clone(), var.clone(), share)
+        return _moved_on_cuda(x, mean.clone(), var.clone(), rate)
     batch_mean, batch_var = moments(x)
-    return mean.lerp(batch_mean, share), var.lerp(batch_var, share), batch_mean
+    return mean.lerp(batch_mean, rate), var.lerp(batch_var, rate), batch_mean
 
 
-def _moved_on_cuda(x: Tensor, mean: Tensor, var: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Two kernels made for SyncBatchNorm; told of so many values, they make no difference between n and n-1."""
+def _moved_on_cuda(x: Tensor, mean: Tensor, var: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Two kernels of SyncBatchNorm; for a count this large, n and n-1 are the same number in float32."""
     batch_mean, inverse_std = torch.batch_norm_stats(x, TINY)
     many = _many(x.device, batch_mean.dtype)
-    torch.batch_norm_gather_stats_with_counts(x, batch_mean[None], inverse_std[None], mean, var, share, 0.0, many)
+    torch.batch_norm_gather_stats_with_counts(x, batch_mean[None], inverse_std[None], mean, var, rate, 0.0, many)
     return mean, var, batch_mean
 
 
 @functools.cache
 def _many(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A number n whose n-1 is n in float32."""
+    """A count n with n-1 = n in float32."""
     return torch.full((1,), 2.0**30, device=device, dtype=dtype)
 
 
@@ -130,7 +130,7 @@ class AdaptiveBN(nn.Module):
         """Normalise with these tensors from now on."""
 
     def by_layer(self, x: Tensor) -> Tensor:
-        """Return what the caller's layer makes of x."""
+        """Call the caller's layer."""
         result: Tensor = self.layer(x)
         return result
 
@@ -201,10 +201,10 @@ class BatchStatisticsBN(AdaptiveBN):
 def updating_statistics(network: nn.Module, moments: Moments = batch_moments) -> Iterator[None]:
     """Let every wrapped layer of a network move its statistics in the forward passes inside.
 
-    `moments` gives a batch's statistics where they are more than those of the batch at hand.
+    `moments` computes a batch's statistics, over several processes for example.
 
-    Inside, a layer sets new tensors, since a graph of gradients may hold the old ones. At the end their values are
-    written to where the statistics were before, so that statistics keep their place in memory.
+    Inside, layers set new tensors, since an autograd graph may hold the old ones. At the end the values are copied
+    back into the original tensors, so that statistics keep their addresses.
     """
     layers = [module for module in network.modules() if isinstance(module, AdaptiveBN)]
     homes = [layer.statistics() for layer in layers]
@@ -215,12 +215,12 @@ def updating_statistics(network: nn.Module, moments: Moments = batch_moments) ->
     finally:
         for layer in layers:
             layer.updating, layer.moments = False, batch_moments
-        _bring_home([(layer, home) for layer, home in zip(layers, homes, strict=True) if home is not None])
+        _copy_back([(layer, home) for layer, home in zip(layers, homes, strict=True) if home is not None])
 
 
 @torch.no_grad()
-def _bring_home(places: list[tuple[AdaptiveBN, tuple[Tensor, Tensor]]]) -> None:
-    """Write the present statistics of layers into the given tensors, all at once, and let the layers use those."""
+def _copy_back(places: list[tuple[AdaptiveBN, tuple[Tensor, Tensor]]]) -> None:
+    """Copy the present statistics of layers into their original tensors, in one operation, and use those again."""
     homes = [tensor for _, home in places for tensor in home]
     values = [tensor for layer, _ in places for tensor in layer.statistics() or ()]
     if homes:
@@ -260,7 +260,7 @@ def _thaw(model: nn.Module) -> str | None:
 
 
 def _check_hidden_layers(model: nn.Module) -> None:
-    """Refuse BatchNorm layers that a module reaches past torch's own bookkeeping, where no wrapper can stand."""
+    """Refuse BatchNorm layers that a module keeps outside of torch's registry, where they cannot be wrapped."""
     for module in model.modules():
         for name, value in vars(module).items():
             if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):

@@ -1,4 +1,4 @@
-"""ResiBN, resilient batch normalisation: target statistics that follow the stream and are drawn back to the source.
+"""ResiBN, resilient batch normalisation: target statistics that follow the stream and are pulled toward the source.
 
 The target statistics are the running statistics of the caller's own layer. An updating pass moves them towards the
 batch, (μ_t, σ²_t) <- (1-ν_b)(μ_t, σ²_t) + ν_b(μ_b, σ²_b), and normalises with the result. A soft-alignment step
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from resitta.accel.frozen_bn import fixed_norm, trains_plainly
+from resitta.accel.frozen_bn import frozen_bn, is_replaceable
 from resitta.norm.bn_layers import BatchNorm, RunningBN, moved_average
 
 
@@ -64,19 +64,19 @@ class ResiBN(RunningBN):
         """Normalise with the target statistics, moved towards the batch first when updating."""
         if self.updating:
             self._follow(x.detach())
-        if x.is_cuda and trains_plainly(self.layer):
-            return fixed_norm(self.layer, x, *self.statistics())
+        if x.is_cuda and is_replaceable(self.layer):
+            return frozen_bn(self.layer, x, *self.statistics())
         return self.by_layer(x)
 
     def _follow(self, x: Tensor) -> None:
-        """Set new tensors instead of writing in place: a graph may still hold the old ones."""
+        """EMA toward the batch, in new tensors: an autograd graph may hold the old ones."""
         mean, var, _ = moved_average(x, *self.statistics(), self.nu_b, self.moments)
         self.set_statistics(mean, var)
 
 
 @torch.no_grad()
 def align(layers: Sequence[ResiBN], eta: float) -> None:
-    """Draw the target statistics of all layers back to the source, in one operation and in place."""
+    """Soft-align the target statistics of all layers with the source, in one operation and in place."""
     if not layers:
         return
     targets = [layer.statistics() for layer in layers]
@@ -91,7 +91,7 @@ def align(layers: Sequence[ResiBN], eta: float) -> None:
 
 @torch.no_grad()
 def return_to_source(layers: Sequence[ResiBN]) -> None:
-    """Give all layers the statistics of the source, in place."""
+    """Reset the statistics of all layers to the source, in place."""
     if layers:
         targets = [tensor for layer in layers for tensor in layer.statistics()]
         torch._foreach_copy_(targets, [tensor for layer in layers for tensor in (layer.source_mean, layer.source_var)])

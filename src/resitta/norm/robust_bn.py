@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from resitta.accel.frozen_bn import fixed_norm, trains_plainly
+from resitta.accel.frozen_bn import frozen_bn, is_replaceable
 from resitta.norm.bn_layers import BatchNorm, RunningBN, batch_moments, moved_average
 
 
@@ -26,12 +26,12 @@ class RobustBN(RunningBN):
         if not self.updating:
             return self.by_layer(x)
         alone = self.moments is batch_moments  # the fast gradient knows of no other batches than the one at hand
-        fast = x.is_cuda and alone and trains_plainly(self.layer)
+        fast = x.is_cuda and alone and is_replaceable(self.layer)
         seen = x.detach() if fast else x
         mean, var, batch_mean = moved_average(seen, *self.statistics(), self.alpha, self.moments)
         self.set_statistics(mean.detach(), var.detach())
         if fast:
-            return fixed_norm(self.layer, x, mean, var, batch_mean=batch_mean, share=self.alpha)
+            return frozen_bn(self.layer, x, mean, var, batch_mean=batch_mean, batch_rate=self.alpha)
         return self.by_layer(self._with_gradient(x, mean, var))
 
     def _with_gradient(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:

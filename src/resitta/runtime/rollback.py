@@ -1,4 +1,4 @@
-"""Rollback: a module's state is kept before it changes, and brought back as it was if the change fails half-way."""
+"""Rollback: a module's state is saved before a change and restored if the change fails."""
 
 import copy
 import operator
@@ -14,14 +14,14 @@ from resitta.memory.memory import Memory
 from resitta.training.sharing import borrowed
 
 Undo = Callable[[], None]
-"""Brings back what was kept, once."""
+"""Restores what was kept, once."""
 
 
 class Rollback:
     """Keeps what a module owns: parameters, buffers, the state of optimizers, memories, what `get_extra_state` returns.
 
-    Tensors come back in place, so that whoever holds them (an optimizer, a recorded CUDA graph, the network of another
-    thread) still has the right ones. They are copied at once, into memory that stays from one change to the next.
+    Tensors are restored in place, since optimizers, recorded CUDA graphs and networks of other threads hold them. They
+    are copied in one operation, into buffers that are reused from one change to the next.
 
     >>> layer = nn.Linear(1, 1)
     >>> before = layer.weight.item()
@@ -54,10 +54,10 @@ class Rollback:
             raise
 
     def keep(self, *, tensors: bool = True) -> Undo:
-        """Keep everything, and return what brings it back.
+        """Keep everything, and return the function that restores it.
 
-        Without `tensors` that is only what a step changes that adds to memories, as its last operation on a device,
-        and changes what `get_extra_state` returns copies of.
+        Without `tensors`, keep only the host's side. That suffices for a step that adds to memories, as its last
+        operation on a device, and otherwise changes only what `get_extra_state` returns copies of.
         """
         draws = None if self.generator is None else self.generator.get_state()
         undo = self._keep_all() if tensors else self._keep_host_side()
@@ -123,7 +123,7 @@ class Tensors:
             self._copies = copies(self._originals)
 
     def restore(self) -> None:
-        """Put the tensors back to where they were held, with the values they had."""
+        """Put the tensors back into their holders, with the values they had."""
         for holder in self._holders:
             holder.restore()
         for optimizer, _ in self._states:
@@ -137,7 +137,7 @@ class Tensors:
 
 
 class Holder:
-    """A dict, and what it holds: the parameters or buffers of a module, what an optimizer knows of a parameter."""
+    """A dict and its contents: the parameters or buffers of a module, or an optimizer's state of a parameter."""
 
     __slots__ = ("_keys", "place", "values")
 
@@ -149,7 +149,7 @@ class Holder:
         return len(self.place) == len(self.values) and all(map(operator.is_, self.place.values(), self.values))
 
     def restore(self) -> None:
-        """Let it hold them again, and nothing else."""
+        """Let it hold exactly these again."""
         if not self.current():
             self.place.clear()
             self.place.update(zip(self._keys, self.values, strict=True))
@@ -170,7 +170,7 @@ def _optimizers(module: nn.Module) -> list[Optimizer]:
 
 
 def _has_extra_state(module: nn.Module) -> bool:
-    """Whether a module has more to say than the state of its optimizer, which is kept as tensors."""
+    """Whether a module has more extra state than that of its optimizer, which is kept as tensors."""
     if type(module).get_extra_state is nn.Module.get_extra_state:
         return False
     state = module.get_extra_state() if _optimizers(module) else None

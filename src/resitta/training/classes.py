@@ -1,4 +1,4 @@
-"""How many classes a classifier tells apart, found by asking it: nothing else is certain of any architecture."""
+"""The number of classes of a classifier, found by a forward pass: that works for any architecture."""
 
 from collections.abc import Iterator
 from itertools import product

@@ -1,8 +1,7 @@
-"""Where one domain ends and another begins, told by the look of the images alone: no label, no model.
+"""Domain shifts, found by change-point detection on image statistics alone: no label, no model.
 
-Brightness, contrast and sharpness of a few dozen images in a row differ little from those before as long as they come
-from one camera in one weather, whatever they show. Fog, noise or a blur move at least one of them by several standard
-deviations.
+Brightness, contrast and sharpness of a few dozen consecutive images hardly change within a domain (one camera, one
+weather), whatever they show. Fog, noise or a blur move at least one of them by several standard deviations.
 """
 
 from typing import Any
@@ -16,17 +15,17 @@ from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadState
 from resitta.training.strong_view import grey
 
-LOOKS = 4
+STATISTICS = 4
 WINDOW = 64
 """How many images in a row are judged together."""
 HORIZON = 2048
-"""Over how many images the look of a domain is averaged, once it has lasted that long."""
+"""Over how many images the statistics of a domain are averaged, once it has lasted that long."""
 LEAST = np.array([0.05, 0.2, 0.2, 0.2])
-"""Standard deviations that count at least: the frames of a video differ so little that any step would be a domain."""
+"""Lower bounds of the standard deviations: frames of a video differ so little that any change would be a shift."""
 DARK = 1e-6
 """Below this a variance counts as none: of pixels in [0, 1] it is a quarter of one step in 256."""
 
-Looks = NDArray[np.float64]
+Statistics = NDArray[np.float64]
 
 
 def image_statistics(images: Tensor) -> Tensor:
@@ -48,9 +47,9 @@ def _energy(across: Tensor, along: Tensor) -> Tensor:
 
 
 class DomainShiftDetector(nn.Module):
-    """Tells when a stream of images turns to another domain.
+    """Detects when a stream of images changes to another domain.
 
-    The mean look of each `WINDOW` images is compared with the mean of all before them, in units of the standard
+    The mean statistics of each `WINDOW` images are compared with the mean of all before them, in units of the standard
     deviation within windows, or of `LEAST` if that is more. If one of the four differs by more than `bound` of these, a
     new domain has begun; `begun` counts how often.
 
@@ -65,15 +64,15 @@ class DomainShiftDetector(nn.Module):
         self.bound = bound
         self.begun = 0
         self.replay = CudaGraphs()
-        self.waiting: Looks = np.empty((0, LOOKS))
+        self.waiting: Statistics = np.empty((0, STATISTICS))
         self.seen = 0
-        self.mean: Looks = np.zeros(LOOKS)
-        self.variance: Looks = np.zeros(LOOKS)
+        self.mean: Statistics = np.zeros(STATISTICS)
+        self.variance: Statistics = np.zeros(STATISTICS)
 
     def forward(self, images: Tensor) -> int | None:
-        """Look at the next images of the stream, in [0, 1]; return where in them the last new domain began, if any did.
+        """Take the next images of the stream, in [0, 1]; return the index where the last new domain began, if any did.
 
-        A window may have begun with images that came before: then the place is negative.
+        It is negative where the window began with earlier images.
         """
         statistics = self.replay(image_statistics, images) if images.is_cuda else image_statistics(images)
         found = statistics.cpu().double().numpy()
@@ -86,11 +85,11 @@ class DomainShiftDetector(nn.Module):
         return starts[-1] - waited if starts else None
 
     def due(self, samples: int) -> bool:
-        """Whether a new domain may show in so many further images."""
+        """Whether this many further images complete a window."""
         return len(self.waiting) + samples >= WINDOW
 
-    def _begins(self, window: Looks) -> bool:
-        """Whether this window is the first of a domain; take it into the averages."""
+    def _begins(self, window: Statistics) -> bool:
+        """Whether this window is the first of a domain; add it to the averages."""
         mean, variance = window.mean(axis=0), window.var(axis=0)
         known = self.seen > 0
         unit = np.maximum(np.sqrt(self.variance), LEAST)
@@ -111,8 +110,8 @@ class DomainShiftDetector(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take it back from a `state_dict`."""
         shapes = [tuple(state[name].shape[-1:]) for name in ("waiting", "mean", "variance")]
-        if shapes != [(LOOKS,)] * 3 or state["waiting"].ndim != 2:
-            raise BadState(f"the state holds looks of images of shapes {shapes}, this method has {LOOKS} of each")
+        if shapes != [(STATISTICS,)] * 3 or state["waiting"].ndim != 2:
+            raise BadState(f"the state holds image statistics of shapes {shapes}, this method has {STATISTICS} of each")
         for name in ("waiting", "mean", "variance"):
             setattr(self, name, state[name].cpu().numpy().copy())
         self.seen, self.begun = int(state["seen"]), int(state["begun"])

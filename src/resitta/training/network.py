@@ -240,7 +240,7 @@ class Answers:
         self._unsure = ROWS
 
     def __getstate__(self) -> dict[str, object]:
-        """A copy finds out anew."""
+        """A copy starts without knowledge."""
         return vars(Answers())
 
     def take(self, images: Tensor, logits: Tensor, *, channels_last: bool) -> None:

@@ -42,7 +42,7 @@ class Optimizer(nn.Module):
 
         `complete` may change the gradients before the step.
 
-        Nothing here waits for the device: that the loss is not finite is told to the kernel, not to the host.
+        Nothing here waits for the device: the kernel skips the step itself where the loss is not finite.
         """
         if self.inner is None:
             return
@@ -90,7 +90,7 @@ class Optimizer(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take them back."""
         if self.inner is not None:
-            self.inner.load_state_dict(copy.deepcopy(state))  # torch would go on writing into the state itself
+            self.inner.load_state_dict(copy.deepcopy(state))  # torch would keep writing into the state itself
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         for kept in self.inner.state.values() if self.inner else ():
