@@ -2,8 +2,9 @@
 
     python benchmarks/walk.py [--json] [--list]
 
-Three walks, on the CPU: one ResiTTA step with an update, one run of `resitta.bench.run`, one `POST /predict`. Frames of
-other packages and of comprehensions do not count. `batch_norm` is how many frames of the package are on the stack when
+Walks, on the CPU: one ResiTTA step with an update, one run of `resitta.bench.run`, one `POST /predict` until it is
+answered, and the same with the thread that learns from its image. Frames of other packages and of comprehensions do not
+count. `batch_norm` is how many frames of the package are on the stack when
 the first BatchNorm layer, or its wrapper, is called in the step. `--list` names the files and functions.
 """
 
@@ -35,6 +36,9 @@ class Walk:
     """What was met on the way; one of these may follow several threads."""
 
     functions: set[tuple[str, str]] = field(default_factory=set)
+    without: str = ""
+    """The name of a thread that is not followed."""
+    over: bool = False
     depth: int = 0
     batch_norm: int | None = None
 
@@ -55,7 +59,7 @@ class Walk:
         return sorted({name for name, _ in self.functions})
 
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
-        if event != "call":
+        if event != "call" or self.over or threading.current_thread().name == self.without:
             return
         code = frame.f_code
         own = _own(code)
@@ -103,14 +107,14 @@ def bench() -> Walk:
     return Walk().follow(lambda: resitta.bench.run(network(), given, ["resitta"], corruptions=["fog", "snow"]))
 
 
-def predict() -> Walk:
-    """One request for a prediction, and learning from it."""
+def predict(without: str = "") -> Walk:
+    """One request for a prediction, and learning from it, unless the thread that learns is left out."""
     from fastapi.testclient import TestClient  # noqa: PLC0415  (only this walk needs a service)
 
     from resitta.serve.app import create_app  # noqa: PLC0415
     from resitta.serve.service import Service  # noqa: PLC0415
 
-    walk, learned, file = Walk(), threading.Event(), io.BytesIO()
+    walk, learned, file = Walk(without=without), threading.Event(), io.BytesIO()
     np.save(file, np.random.default_rng(0).random((1, 3, 16, 16), np.float32))
 
     class Learned(resitta.Callback):
@@ -130,6 +134,7 @@ def predict() -> Walk:
                 kind = {"Content-Type": "application/x-npy"}
                 client.post("/predict", content=file.getvalue(), headers=kind).raise_for_status()
                 learned.wait(30)
+                walk.over = True  # closing the service is not part of it
 
         walk.follow(ask)
     return walk
@@ -142,7 +147,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    walks = {"step": step(), "bench": bench(), "predict": predict()}
+    walks = {"step": step(), "bench": bench(), "predict": predict("resitta-writer"), "and learn": predict()}
     table = {
         name: {
             "files": len(walk.files),
@@ -156,7 +161,7 @@ def main() -> None:
         print(json.dumps(table))
         return
     for name, row in table.items():
-        print(f"{name:8}", "  ".join(f"{key} {value}" for key, value in row.items()))
+        print(f"{name:9}", "  ".join(f"{key} {value}" for key, value in row.items()))
         for file in walks[name].files if chosen.list else ():
             print("   ", file, *sorted(function for at, function in walks[name].functions if at == file))
 

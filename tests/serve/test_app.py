@@ -38,10 +38,10 @@ class TestShortOfTime:
         return Limits(answer_timeout=0.3)
 
     def test_what_takes_too_long_is_given_up(self, client: httpx.Client, engine: Service) -> None:
-        held, plain = threading.Event(), engine.reader.predict
-        engine.reader.predict = lambda images, clients: (held.wait(20), plain(images, clients))[1]
+        held, plain = threading.Event(), engine.readers[0].predict
+        engine.readers[0].predict = lambda images, clients: (held.wait(20), plain(images, clients))[1]
         answer = client.post("/predict", content=picture(), headers={"Content-Type": "image/png"})
-        engine.reader.predict = plain
+        engine.readers[0].predict = plain
         held.set()
         assert answer.status_code == 503
         assert answer.json()["error"] == "no answer within 0.3 s; try again later"
