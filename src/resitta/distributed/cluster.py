@@ -1,4 +1,4 @@
-"""A Ray cluster: one that runs already, or one of our own on this machine for as long as it is needed."""
+"""A Ray cluster: one that is running, or a temporary one on this machine."""
 
 import os
 import socket
@@ -41,7 +41,7 @@ def knock(address: str | None) -> None:
 
 
 def enter(folder: Path) -> None:
-    """Go to the folder in which the command was given, so that relative paths mean the same in a worker."""
+    """Change to the working directory of the driver, so that relative paths mean the same in a worker."""
     if not folder.is_dir():
         raise BadData(f"{folder} does not exist on this machine; put it and the data on a shared file system")
     os.chdir(folder)

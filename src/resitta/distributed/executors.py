@@ -73,7 +73,7 @@ def work(recipe: bytes, job: bytes, threads: int, rerun: bool) -> Any:
 
 
 def end_at_ctrl_c() -> None:
-    """Let Ctrl-C end a worker at once: a pool would begin the next run first, and a record is whole or not there."""
+    """Let Ctrl-C end a worker at once: a pool would start the next run first. Records are written atomically."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
