@@ -1,4 +1,4 @@
-"""A Ray cluster: one that runs already, or one of our own on this machine for as long as it is needed."""
+"""A Ray cluster: one that is running, or a temporary one on this machine."""
 
 import socket
 from collections.abc import Iterator

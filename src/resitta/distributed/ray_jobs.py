@@ -33,7 +33,7 @@ def on_ray(
 
 
 def _get(ray: Any, reference: Any) -> Any:
-    """Fetch a result; an error of ours arrives as itself, a loss after all retries as a sentence."""
+    """Fetch a result; a `ResittaError` of the worker is raised as itself, a loss after all retries as `WorkerLost`."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -42,5 +42,5 @@ def _get(ray: Any, reference: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         reason = str(error).partition("\n")[0]
-        advice = "look at the cluster's memory; the same command goes on where it stopped"
+        advice = "look at the cluster's memory; run the same command again to continue"
         raise WorkerLost(f"a run was lost {RETRIES + 1} times ({reason}); {advice}") from error

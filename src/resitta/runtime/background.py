@@ -141,7 +141,7 @@ class Background:
         return len(images)
 
     def _keep_error(self, error: Exception) -> None:
-        """The stream goes on; the next call reports the first error."""
+        """Keep the first error for the next call; learning continues."""
         self.error = self.error or error
 
 

@@ -1,4 +1,4 @@
-"""One at a time: threads take locks, Ctrl-C waits until a change is complete, a fork waits until nobody is busy."""
+"""Locks that make adapters thread-safe and fork-safe; SIGINT is deferred until a change is complete."""
 
 import functools
 import itertools
@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def synchronized(method: F) -> F:
-    """Let a method run only while no other exclusive method of its object runs in another thread.
+    """Let a method run only while no other synchronized method of its object runs in another thread.
 
     The object keeps its lock, made by `new_lock`, as the attribute `lock`.
 
@@ -43,9 +43,9 @@ def synchronized(method: F) -> F:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Hold back Ctrl-C, and SIGTERM where Python handles it, until the block is over.
+    """Defer SIGINT, and SIGTERM where Python handles it, until the block is over.
 
-    Both strike in the main thread only, so that other threads need no protection.
+    Their handlers run in the main thread only, so other threads need no protection.
 
     >>> try:
     ...     with defer_signals():
@@ -70,28 +70,28 @@ def defer_signals() -> Iterator[None]:
 
 
 def _handlers() -> dict[int, Callable[..., Any]]:
-    """The handlers in force that are Python functions; the system's own end the process or do nothing."""
+    """The installed handlers that are Python functions; the system's own end the process or do nothing."""
     found = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     return {number: handler for number, handler in found.items() if callable(handler)}
 
 
 class LockRank(IntEnum):
-    """The order of all locks: whoever needs several takes those of lower rank first, and a fork takes all in it."""
+    """The order in which a thread takes locks, lower ranks first. A fork takes all of them in this order."""
 
     ADAPTER = 0
-    """An adapter as a whole: whoever has it may use the learner."""
+    """An adapter as a whole: its holder may use the learner."""
     CALLS = 1
     """The network that predicts for an adapter that learns in the background."""
     QUEUE = 2
-    """The batches that wait for the background thread."""
+    """The samples that wait for a learner thread, and the buffer of published weights."""
     MOMENT = 3
     """Locks inside which no other is taken."""
 
 
 PATIENCE = 1.0
-"""How many seconds a fork waits for one lock, at first, before it lets go of those it has and begins anew."""
+"""How many seconds a fork waits for one lock, at first, before it releases those it has and tries again."""
 RESEND = 0.1
-"""How many seconds after a fork the signals come that it held back: what a handler raises inside a fork is lost."""
+"""How many seconds after a fork deferred signals are sent again: what a handler raises inside a fork is lost."""
 
 _locks: weakref.WeakValueDictionary[tuple[LockRank, int], Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -155,7 +155,7 @@ def _give_all_back() -> None:
 
 
 def _resend_signals() -> None:
-    """Let what came while the fork waited come again once it is over."""
+    """Send the signals that came while the fork waited again, once it is over."""
     over = threading.Event()
 
     def resend(numbers: list[int]) -> None:
