@@ -7,7 +7,7 @@ import math
 import secrets
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from resitta.adapter import Adapter
 from resitta.guard.case import COMPANY
+from resitta.guard.exposure import Exposure
 from resitta.guard.screen import unknown
 from resitta.serve.events import Events
 
@@ -46,6 +47,7 @@ class Client:
     unknown: int = 0
     unknown_share: float = 0.0
     has_voice: bool = True
+    exposure: Exposure = field(default_factory=Exposure)
 
     def judge(self, images: int, unknown: int) -> bool:
         """Take so many images into the share; return whether the client has lost or regained its voice by that."""
@@ -92,7 +94,7 @@ class Voices:
         self._meet(keys)
         if self._is_alone() and not self.muted.intersection(keys):
             return np.ones(len(keys), dtype=np.bool_)
-        found = self._unknown(images, logits)
+        found = self._unknown(images, logits, keys)
         self._judge(keys, found)
         return ~found & np.array([key not in self.muted for key in keys], dtype=np.bool_)
 
@@ -133,15 +135,21 @@ class Voices:
         newest = list(itertools.islice(reversed(self._clients.values()), 2))
         return len(newest) < 2 or newest[1].last <= self._clock - RECENT
 
-    def _unknown(self, images: Tensor, logits: Tensor) -> NDArray[np.bool_]:
+    def _unknown(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
         """Which images the guard would not let in, for themselves; none where it does not look at them."""
         guard = self.adapter.guard
         if guard is None or not guard.guard.screen or self.adapter.learner.memory() is None:
             return np.zeros(len(images), dtype=np.bool_)
         bounds = {"max_entropy": guard.guard.max_sample_entropy, "min_contrast": guard.guard.min_contrast}
         with torch.no_grad():
-            found: NDArray[np.bool_] = unknown(self.adapter.source.pixels(images), logits, **bounds).cpu().numpy()
-        return found
+            pixels = self.adapter.source.pixels(images)
+            found = unknown(pixels, logits, **bounds)
+            for key, places in _by_client(keys).items():
+                client, chosen = self._clients[key], torch.tensor(places, device=found.device)
+                client.exposure, saturated = client.exposure.add(pixels[chosen], bound=guard.guard.max_clipped)
+                found[chosen] |= saturated
+        result: NDArray[np.bool_] = found.cpu().numpy()
+        return result
 
     def _judge(self, keys: Sequence[str], found: NDArray[np.bool_]) -> None:
         total, unknown = Counter(keys), Counter(itertools.compress(keys, found.tolist()))
@@ -162,3 +170,15 @@ class Voices:
     def _name(self, key: str) -> str:
         """A short name from which nobody can find the address."""
         return hashlib.blake2s(key.encode(), key=self._salt, digest_size=4).hexdigest()
+
+
+def _by_client(keys: Sequence[str]) -> dict[str, list[int]]:
+    """The places of each client's images in a batch.
+
+    >>> _by_client(["a", "b", "a"])
+    {'a': [0, 2], 'b': [1]}
+    """
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places
