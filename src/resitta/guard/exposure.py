@@ -1,7 +1,8 @@
 """How much of a stream's images is clipped to black or full light, compared with what is usual in it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -35,8 +36,8 @@ class Exposure:
     (True, [0.01, 0.58])
     """
 
-    level: Tensor = torch.zeros(2)
-    usual: Tensor = torch.zeros(2)
+    level: Tensor = field(default_factory=partial(torch.zeros, 2))
+    usual: Tensor = field(default_factory=partial(torch.zeros, 2))
     samples: int = 0
 
     def add(self, images: Tensor, *, bound: float) -> tuple[Self, Tensor]:

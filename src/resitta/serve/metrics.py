@@ -45,6 +45,10 @@ class EngineCollector(Collector):
             "resitta_state_version": ("The version of the state that predicts.", writer.published.version),
             "resitta_updates": ("Updates since the source model.", stats.updates),
             "resitta_clients_muted": ("Clients that are not learned from.", len(writer.muted)),
+            "resitta_clients_harmful": (
+                "Clients among them whose images make the others' predictions uncertain.",
+                len(writer.voices.harmful),
+            ),
             "resitta_bank_samples": ("Samples in the memory.", 0 if stats.bank is None else stats.bank.occupancy),
         }
         for name, (text, value) in gauges.items():

@@ -66,7 +66,7 @@ class Writer:
         self.clients = self.voices.listing()
         adapter.watch(events)
         self._met: Learner | None = None
-        self._looking_fails = False
+        self._looking_fails = self._attributing_fails = False
         self._look_due = 0.0
         self._thread = threading.Thread(target=self._run, name="resitta-writer", daemon=True)
 
@@ -185,8 +185,21 @@ class Writer:
             self.inbox.settle(skipped=len(taken.images))
             self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
             return
+        self._attribute(self.adapter.learner.updates - before)
         self.voices.count(taken.clients, heard)
         self.inbox.settle(learned=int(heard.sum()), screened=int((~heard).sum()))
+
+    def _attribute(self, updates: int) -> None:
+        """Find out what clients do to each other. A failure is told once; learning does not depend on it."""
+        try:
+            if updates > 0:
+                self.voices.attribute(updates)
+        except Exception as error:
+            logger.exception("the influence of clients cannot be measured, learning goes on")
+            if not self._attributing_fails:
+                text = f"the influence of clients cannot be measured: {type(error).__name__}: {error}"
+                self.events.add("failure", text[:300])
+            self._attributing_fails = True
 
     def _teach(self, taken: Taken) -> NDArray[np.bool_]:
         """Learn from those images of a batch that may be learned from; return which."""

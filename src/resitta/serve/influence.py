@@ -1,0 +1,215 @@
+"""What one client's images do to the predictions of the others: measured on a network of its own, one client at a time.
+
+The measured network is a copy of the teacher. Its statistics move towards the client's last images, as updates from
+this client alone would move them, and the last images of the other clients are predicted before and after. Nothing
+here touches the learner or draws at random. Only forward passes are needed: within a few updates it is the statistics
+that move predictions, since the teacher's parameters follow the student by a thousandth of the way at each.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from resitta.adapter import Adapter
+from resitta.background import learned
+from resitta.components.bn_layers import updating_statistics
+from resitta.components.entropy import entropy
+from resitta.components.network import Network
+from resitta.components.resibn import ResiBN
+
+EVERY = 6
+"""Updates between two measurements: one costs about a quarter of an update, so all of them less than 5 %."""
+
+OWN = 12
+"""How many of a client's images the statistics move towards."""
+
+OTHERS = 24
+"""How many images of other clients are predicted, before and after."""
+
+RATE = 0.2
+"""How far the statistics move towards the client's: as in four or five updates of ResiTTA from its images alone."""
+
+PRESENT = 16
+"""Of how many clients images are kept, those that sent last."""
+
+HARMFUL = 0.05
+"""The rise of the others' entropy, as a share of log C, from which on a client's effect is harmful."""
+
+CERTAIN = 0.02
+"""The source's entropy on a client's images, as a share of log C, below which there is no need to learn from them."""
+
+STRIKES = 3
+"""How many more measurements must be harmful than not before a client loses its voice, and the reverse."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a measurement has found, as shares of log C.
+
+    `rise`: by how much the entropy of the others' predictions rises, the median over these clients. `certainty`: the
+    mean entropy of the source model on the client's own images.
+    """
+
+    rise: float
+    certainty: float
+
+
+@dataclass
+class Influence:
+    """What is known of one client's effect; its last images wait to be measured."""
+
+    images: deque[Tensor] = field(default_factory=lambda: deque(maxlen=OWN))
+    fresh: int = 0
+    effect: Effect | None = None
+    strikes: int = 0
+    harmful: bool = False
+
+    def judge(self, effect: Effect, others: Sequence[float]) -> bool:
+        """Take in a measurement; return whether the client has become harmful by it, or ceased to be.
+
+        >>> influence, bad = Influence(), Effect(rise=0.2, certainty=0.0)
+        >>> [influence.judge(bad, [0.0]) for _ in range(4)]
+        [False, False, True, False]
+        """
+        self.effect, self.fresh = effect, 0
+        step = 1 if is_harmful(effect, others) else -1
+        self.strikes = min(STRIKES, max(0, self.strikes + step))
+        before = self.harmful
+        self.harmful = self.strikes > 0 if before else self.strikes == STRIKES
+        return before != self.harmful
+
+
+def is_harmful(effect: Effect, others: Sequence[float]) -> bool:
+    """Whether a client makes the others' predictions uncertain, far more than these do each other's, for no need.
+
+    An honest client in another domain raises the entropy of the others, too, nearly as much as an attack. What it has
+    and an attack has not is a need to be learned from: the source model is uncertain of its images. A client whose
+    images the source is sure of loses nothing by not being learned from, whatever it is. `others`: their own rises, at
+    least one of which must have been measured.
+
+    >>> is_harmful(Effect(rise=0.1, certainty=0.0), [0.01, -0.02]), is_harmful(Effect(rise=0.1, certainty=0.3), [0.01])
+    (True, False)
+    >>> is_harmful(Effect(rise=0.1, certainty=0.0), [0.09, 0.12])  # everyone disturbs everyone
+    False
+    """
+    if not others:
+        return False
+    return effect.rise > max(0.0, median(others)) + HARMFUL and effect.certainty < CERTAIN
+
+
+def entropy_rise(before: Tensor, after: Tensor, counts: Sequence[int]) -> float:
+    """The rise of the mean entropy from one set of logits to another, as a share of log C: the median over clients.
+
+    `counts`: how many rows each client has, one client after the other.
+
+    >>> sure, unsure = torch.tensor([[99.0, 0.0]]), torch.tensor([[0.0, 0.0]])
+    >>> round(entropy_rise(torch.cat([sure, sure]), torch.cat([sure, unsure]), [1, 1]), 3)
+    0.5
+    """
+    rises = torch.split(entropy(after.float()) - entropy(before.float()), list(counts))
+    means: list[float] = torch.stack([rise.mean() for rise in rises]).tolist()
+    return median(means) / math.log(before.shape[1])
+
+
+class Influences:
+    """Measures clients in turn, each with images it has not been measured with; one under suspicion is next.
+
+    >>> import resitta
+    >>> from resitta.checks import tiny_network
+    >>> influences = Influences(resitta.adapt(tiny_network()))
+    >>> for _ in range(OWN):
+    ...     influences.keep(torch.rand(4, 3, 8, 8), ["a", "a", "b", "b"])
+    >>> influences.measure(EVERY), influences["a"].effect is not None, influences["b"].effect is None
+    (None, True, True)
+    """
+
+    def __init__(self, adapter: Adapter) -> None:
+        self.adapter = adapter
+        self._known: OrderedDict[str, Influence] = OrderedDict()
+        self._turns: dict[str, int] = {}
+        self._turn = 0
+        self._updates = 0
+        self._network: Network | None = None
+
+    def __getitem__(self, key: str) -> Influence:
+        return self._known.get(key) or Influence()
+
+    def keep(self, images: Tensor, keys: Sequence[str]) -> None:
+        """Keep two images of each client in a batch, that a client's images are not all of one moment."""
+        places: dict[str, list[int]] = {}
+        for place, key in enumerate(keys):
+            places.setdefault(key, []).append(place)
+        for key, own in places.items():
+            influence = self._known.setdefault(key, Influence())
+            self._known.move_to_end(key)
+            for place in sorted({own[0], own[len(own) // 2]}):
+                influence.images.append(images[place].clone())  # a view would hold the whole batch
+                influence.fresh += 1
+        while len(self._known) > max(PRESENT, len(places)):
+            self.forget(next(iter(self._known)))
+
+    def forget(self, key: str) -> None:
+        """Let a client go."""
+        self._known.pop(key, None)
+        self._turns.pop(key, None)
+
+    def measure(self, updates: int) -> str | None:
+        """Measure one client if so many further updates make it due; return it if its harmfulness has changed."""
+        self._updates += updates
+        if self._updates < EVERY or self.adapter.learner.deployed() is None:
+            return None
+        key = self._next()
+        if key is None:
+            return None
+        self._updates = 0
+        self._turn += 1
+        self._turns[key] = self._turn
+        rises = [i.effect.rise for k, i in self._known.items() if k != key and not i.harmful and i.effect is not None]
+        return key if self._known[key].judge(self._effect(key), rises) else None
+
+    def _next(self) -> str | None:
+        """Whose turn it is, among those with enough new images: who is under suspicion, then who waits the longest."""
+        if len(self._known) < 2:
+            return None
+        ready = [k for k, i in self._known.items() if len(i.images) == OWN and i.fresh >= OWN // 2]
+
+        def rank(key: str) -> tuple[bool, int]:
+            influence = self._known[key]
+            return not (influence.strikes and not influence.harmful), self._turns.get(key, 0)
+
+        return min(ready, key=rank, default=None)
+
+    @torch.no_grad()
+    def _effect(self, key: str) -> Effect:
+        network, source = self._copied(), self.adapter.source
+        own, (others, counts) = torch.stack(list(self._known[key].images)), self._others(key)
+        before = network(others)
+        with updating_statistics(network):
+            network(own)
+        rise = entropy_rise(before, network(others), counts)
+        certainty = entropy(source(own).float()).mean().item() / math.log(before.shape[1])
+        return Effect(rise, certainty)
+
+    def _others(self, key: str) -> tuple[Tensor, list[int]]:
+        """The last images of those other clients that sent last, equally many of each, and how many these are."""
+        rest = [i for k, i in reversed(self._known.items()) if k != key]
+        heard = [influence for influence in rest if not influence.harmful] or rest
+        chosen = heard[: OTHERS // 4]
+        most = OTHERS // len(chosen)
+        images = [list(influence.images)[-most:] for influence in chosen]
+        return torch.stack([image for some in images for image in some]), [len(some) for some in images]
+
+    def _copied(self) -> Network:
+        """The measured network, as the teacher is now."""
+        teacher = self.adapter.learner.deployed()
+        assert teacher is not None  # `measure` has asked
+        if self._network is None:
+            network = self.adapter.source.fork(self.adapter.method.trains)
+            self._network = network.with_bn(lambda layer: ResiBN(layer, RATE)).requires_grad_(False)
+        torch._foreach_copy_(learned(self._network), learned(teacher))
+        return self._network
