@@ -14,6 +14,7 @@ from statistics import median
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from resitta.adapter import Adapter
 from resitta.background import learned
@@ -38,10 +39,10 @@ PRESENT = 16
 """Of how many clients images are kept, those that sent last."""
 
 HARMFUL = 0.05
-"""The rise of the others' entropy, as a share of log C, from which on a client's effect is harmful."""
+"""The rise of the others' loss, as a share of log C, from which on a client's effect is harmful."""
 
-CERTAIN = 0.02
-"""The source's entropy on a client's images, as a share of log C, below which there is no need to learn from them."""
+CERTAIN = 0.2
+"""The source's entropy on a client's images, as a share of that on the others', below which they need no learning."""
 
 STRIKES = 3
 """How many more measurements must be harmful than not before a client loses its voice, and the reverse."""
@@ -51,12 +52,12 @@ STRIKES = 3
 class Effect:
     """What a measurement has found, as shares of log C.
 
-    `rise`: by how much the entropy of the others' predictions rises, the median over these clients. `certainty`: the
-    mean entropy of the source model on the client's own images.
+    `rise`: by how much the loss of the others' images rises, with the labels that they are given now, the median over
+    these clients. `entropy`: that of the source model on the client's own images, the mean.
     """
 
     rise: float
-    certainty: float
+    entropy: float
 
 
 @dataclass
@@ -69,11 +70,11 @@ class Influence:
     strikes: int = 0
     harmful: bool = False
 
-    def judge(self, effect: Effect, others: Sequence[float]) -> bool:
+    def judge(self, effect: Effect, others: Sequence[Effect]) -> bool:
         """Take in a measurement; return whether the client has become harmful by it, or ceased to be.
 
-        >>> influence, bad = Influence(), Effect(rise=0.2, certainty=0.0)
-        >>> [influence.judge(bad, [0.0]) for _ in range(4)]
+        >>> influence, bad = Influence(), Effect(rise=0.2, entropy=0.0)
+        >>> [influence.judge(bad, [Effect(rise=0.0, entropy=0.3)]) for _ in range(4)]
         [False, False, True, False]
         """
         self.effect, self.fresh = effect, 0
@@ -84,34 +85,39 @@ class Influence:
         return before != self.harmful
 
 
-def is_harmful(effect: Effect, others: Sequence[float]) -> bool:
-    """Whether a client makes the others' predictions uncertain, far more than these do each other's, for no need.
+def is_harmful(effect: Effect, others: Sequence[Effect]) -> bool:
+    """Whether a client moves the others' predictions, far more than these do each other's, and for no need.
 
-    An honest client in another domain raises the entropy of the others, too, nearly as much as an attack. What it has
-    and an attack has not is a need to be learned from: the source model is uncertain of its images. A client whose
-    images the source is sure of loses nothing by not being learned from, whatever it is. `others`: their own rises, at
-    least one of which must have been measured.
+    An honest client in another domain raises the loss of the others, too, nearly as much as an attack. What it has and
+    an attack has not is a need to be learned from: the source model is uncertain of its images. A client whose
+    images the source is sure of loses nothing by not being learned from, whatever it is. Where no other client has been
+    measured there is nothing to compare with.
 
-    >>> is_harmful(Effect(rise=0.1, certainty=0.0), [0.01, -0.02]), is_harmful(Effect(rise=0.1, certainty=0.3), [0.01])
+    >>> attack, foreign = Effect(rise=0.1, entropy=0.001), Effect(rise=0.1, entropy=0.3)
+    >>> is_harmful(attack, [Effect(rise=0.0, entropy=0.2)]), is_harmful(foreign, [Effect(rise=0.0, entropy=0.2)])
     (True, False)
-    >>> is_harmful(Effect(rise=0.1, certainty=0.0), [0.09, 0.12])  # everyone disturbs everyone
+    >>> is_harmful(attack, [foreign, foreign])  # everyone disturbs everyone
     False
     """
     if not others:
         return False
-    return effect.rise > max(0.0, median(others)) + HARMFUL and effect.certainty < CERTAIN
+    usual = max(0.0, median(other.rise for other in others))
+    needed = median(other.entropy for other in others)
+    return effect.rise > usual + HARMFUL and effect.entropy < CERTAIN * needed
 
 
-def entropy_rise(before: Tensor, after: Tensor, counts: Sequence[int]) -> float:
-    """The rise of the mean entropy from one set of logits to another, as a share of log C: the median over clients.
+def loss_rise(before: Tensor, after: Tensor, counts: Sequence[int]) -> float:
+    """The rise of the cross-entropy with the labels of before, as a share of log C: the median over clients.
 
     `counts`: how many rows each client has, one client after the other.
 
     >>> sure, unsure = torch.tensor([[99.0, 0.0]]), torch.tensor([[0.0, 0.0]])
-    >>> round(entropy_rise(torch.cat([sure, sure]), torch.cat([sure, unsure]), [1, 1]), 3)
+    >>> round(loss_rise(torch.cat([sure, sure]), torch.cat([sure, unsure]), [1, 1]), 3)
     0.5
     """
-    rises = torch.split(entropy(after.float()) - entropy(before.float()), list(counts))
+    labels = before.argmax(dim=1)
+    losses = [F.cross_entropy(logits.float(), labels, reduction="none") for logits in (before, after)]
+    rises = torch.split(losses[1] - losses[0], list(counts))
     means: list[float] = torch.stack([rise.mean() for rise in rises]).tolist()
     return median(means) / math.log(before.shape[1])
 
@@ -169,8 +175,8 @@ class Influences:
         self._updates = 0
         self._turn += 1
         self._turns[key] = self._turn
-        rises = [i.effect.rise for k, i in self._known.items() if k != key and not i.harmful and i.effect is not None]
-        return key if self._known[key].judge(self._effect(key), rises) else None
+        others = [i.effect for k, i in self._known.items() if k != key and not i.harmful and i.effect is not None]
+        return key if self._known[key].judge(self._effect(key), others) else None
 
     def _next(self) -> str | None:
         """Whose turn it is, among those with enough new images: who is under suspicion, then who waits the longest."""
@@ -191,9 +197,8 @@ class Influences:
         before = network(others)
         with updating_statistics(network):
             network(own)
-        rise = entropy_rise(before, network(others), counts)
-        certainty = entropy(source(own).float()).mean().item() / math.log(before.shape[1])
-        return Effect(rise, certainty)
+        rise = loss_rise(before, network(others), counts)
+        return Effect(rise, entropy(source(own).float()).mean().item() / math.log(before.shape[1]))
 
     def _others(self, key: str) -> tuple[Tensor, list[int]]:
         """The last images of those other clients that sent last, equally many of each, and how many these are."""

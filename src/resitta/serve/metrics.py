@@ -46,7 +46,7 @@ class EngineCollector(Collector):
             "resitta_updates": ("Updates since the source model.", stats.updates),
             "resitta_clients_muted": ("Clients that are not learned from.", len(writer.muted)),
             "resitta_clients_harmful": (
-                "Clients among them whose images make the others' predictions uncertain.",
+                "Clients among them whose images move the predictions of the others.",
                 len(writer.voices.harmful),
             ),
             "resitta_bank_samples": ("Samples in the memory.", 0 if stats.bank is None else stats.bank.occupancy),

@@ -70,7 +70,7 @@ class Voices:
     While several clients send, images that look like nothing known (`resitta.guard`) are left out here, so that they
     cannot make the shared guard close the memory to everyone. A client whose images are mostly unknown loses its
     voice: all its images are predicted, none is learned from, until they look known again. So does a client whose
-    images make the predictions of the others uncertain (see `Influences`). Both is told by an event. A client that
+    images move the predictions of the others (see `Influences`). Both is told by an event. A client that
     sends alone is left to the guard, which treats unknown images in the same way.
 
     At most `most` clients are remembered; the one that was silent for the longest time is forgotten first.
@@ -116,7 +116,7 @@ class Voices:
             client.is_harmful = influence.harmful
             self.harmful = self.harmful | {key} if influence.harmful else self.harmful - {key}
             rise = 0.0 if influence.effect is None else influence.effect.rise
-            self._settle(key, client, had_voice, f"its images change the others' uncertainty by {rise:+.0%} of log C")
+            self._settle(key, client, had_voice, f"its images change the loss of others by {rise:+.0%} of log C")
 
     def numbers(self, keys: Sequence[str]) -> list[int]:
         """The number of each image's client."""
