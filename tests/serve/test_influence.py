@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.tools import same
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 import resitta
 from resitta.demo import digits as demo
 from resitta.demo.digits import load_digits, painted
+from resitta.methods.resitta import ResiTTALearner
 from resitta.serve.events import Events
 from resitta.serve.influence import EVERY, OWN, PRESENT, Effect, Influence, Influences, is_harmful, loss_rise
 from resitta.serve.settings import Limits
@@ -198,6 +200,28 @@ def run(writer: Writer, streams: dict[str, Tensor], shares: dict[str, int] | Non
 @pytest.fixture(scope="module")
 def attack(network: nn.Module) -> Tensor:
     return climb(network, pictures(200, 9))
+
+
+def test_the_forward_passes_rank_clients_as_whole_updates_would(network: nn.Module, attack: Tensor) -> None:
+    adapter = resitta.adapt(network, "resitta", guard=True, anchor=0.1)
+    streams = {name: pictures(32 * OWN, number, name) for number, name in enumerate(DOMAINS)}
+    adapter(torch.cat([images[:32] for images in streams.values()]))
+    influences, learner = Influences(adapter), adapter.learner
+    assert isinstance(learner, ResiTTALearner)
+    for turn in range(OWN // 2):
+        batch = {**{name: images[2 * turn :][:2] for name, images in streams.items()}, HOSTILE: attack[2 * turn :][:2]}
+        influences.keep(torch.cat(list(batch.values())), [name for name in batch for _ in range(2)])
+    cheap, whole = [], []
+    for name in batch:
+        own, (others, counts) = torch.stack(list(influences[name].images)), influences._others(name)
+        undo, before = adapter.rollback.keep(), learner.predict(others)
+        for _ in range(4):
+            learner.learn(own, learner.networks.strong(own))
+        whole.append(loss_rise(before.detach(), learner.predict(others).detach(), counts))
+        undo()
+        cheap.append(influences._effect(name).rise)
+    assert np.argsort(cheap).tolist() == np.argsort(whole).tolist()
+    assert np.corrcoef(cheap, whole)[0, 1] > 0.95
 
 
 @pytest.mark.parametrize("domains", [DOMAINS, ("pixelate",)])
