@@ -24,7 +24,7 @@ from resitta.components.network import Network
 from resitta.components.resibn import ResiBN
 
 EVERY = 8
-"""Updates between two measurements: one costs 0.4 updates on a CPU, so all of them 5 % of the time to learn."""
+"""Updates between two measurements: one costs a third of an update on a CPU, all of them 4 % of the time to learn."""
 
 OWN = 12
 """How many of a client's images the statistics move towards."""
