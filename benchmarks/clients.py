@@ -2,11 +2,14 @@
 
     python benchmarks/clients.py --per-domain 600                 # about five minutes on one core
     python benchmarks/clients.py --attacks noise black --per-domain 600 --record FILE
+    python benchmarks/clients.py --attacks adversarial --clients 1 --rate 2 --per-domain 600     # two clients
+    python benchmarks/clients.py --attacks "one corruption" --clients 1 --per-domain 600         # one sends much more
 
 Honest clients send streams of their own, temporally correlated, through a few corruptions; a hostile one sends `rate`
 times as many images as one of them. Predictions and learning are the service's own code (the queue, the shares and
 screens of clients, the guard, anchor=0.1 as `resitta serve` has it), without HTTP and threads, so that a run can be
-repeated. "as one client" switches off what tells clients apart: all images come under one name.
+repeated. Who loses and regains its voice is recorded, with the number of images that it had sent by then. "as one
+client" switches off what tells clients apart: all images come under one name.
 Needs the folder of beds: $RESITTA_BEDS, or --beds. Finished runs are kept in the record and not run again.
 """
 
@@ -15,6 +18,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -142,16 +146,29 @@ class Service:
     def __init__(self, ground: Ground, folder: Path, *, apart: bool, seed: int) -> None:
         adapter = adapt(ground.model, "resitta", guard=True, anchor=0.1, seed=seed)
         self.apart = apart
+        self.sent: Counter[str] = Counter()
+        self.changes: list[str] = []
         self.writer = Writer(adapter, StateFolder(folder, keep=1), Limits(save_every=1e9), Events())
 
     def predict(self, images: Tensor, client: str) -> Tensor:
         """Answer a request; its images wait to be learned from."""
+        self.sent[client] += len(images)
         return self.writer.predict(images, [client if self.apart else ""] * len(images))[0]
 
     def learn(self) -> None:
         """Learn from what waits, as far as it fills batches."""
         while self.writer.queue.has_batch:
+            before = self.writer.voices.muted
             self.writer.thread.step()
+            self._note(before, self.writer.voices.muted)
+
+    def _note(self, before: frozenset[str], now: frozenset[str]) -> None:
+        for client in sorted(before ^ now):
+            what = "harmful" if client in self.writer.voices.harmful else "unknown"
+            text = f"muted ({what})" if client in now else "heard again"
+            self.changes.append(
+                f"{client}: {text} after {self.sent[client]} images, {sum(self.sent.values())} of all clients"
+            )
 
 
 def run(ground: Ground, attack: str | None, apart: bool, seed: int) -> dict[str, Any]:
@@ -173,7 +190,7 @@ def run(ground: Ground, attack: str | None, apart: bool, seed: int) -> dict[str,
                     np.add.at(wrong, domain, found != labels)
                     np.add.at(total, domain, 1)
                 service.learn()
-    return {"error": round(float(np.mean(100 * wrong / total)), 2), **fate(service.writer)}
+    return {"error": round(float(np.mean(100 * wrong / total)), 2), "muted": service.changes, **fate(service.writer)}
 
 
 def fate(writer: Writer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The ten faults of `faults.py`: each makes a stream of images, in [0, 1] unless the fault is that they are not."""
+"""The eleven faults of `faults.py`: each makes a stream of images, in [0, 1] unless the fault is that they are not."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ Batches = Iterator[Tensor]
 
 @dataclass(frozen=True)
 class Source:
-    """What faults are made from: images the adapter knows, foreign ones, and the source model."""
+    """What faults are made from: images the adapter knows, foreign ones, the source model; and how long they last."""
 
     images: ImageSet
     foreign: ImageSet
     model: nn.Module
+    length: int = 10_000
     batch_size: int = 64
 
     def ordinary(self, rng: np.random.Generator, *, label: int | None = None, foreign: bool = False) -> Batches:
@@ -97,6 +98,13 @@ def scrambled(source: Source, rng: np.random.Generator) -> Batches:
         yield nn.functional.fold(blocks[:, :, mix], batch.shape[2:], 4, stride=4)
 
 
+def brightening(source: Source, rng: np.random.Generator) -> Batches:
+    """The exposure drifts: images become brighter, until for the last sixth they are white."""
+    steps = max(1, source.length // source.batch_size)
+    for step, batch in enumerate(source.ordinary(rng)):
+        yield (batch + 1.2 * step / steps).clamp(max=1)
+
+
 FAULTS: dict[str, Fault] = {
     "NaN": nan,
     "all black": black,
@@ -108,6 +116,7 @@ FAULTS: dict[str, Fault] = {
     "tiny contrast": tiny_contrast,
     "5 % poisoned": poisoned,
     "scrambled blocks": scrambled,
+    "brightening to white": brightening,
 }
 
 

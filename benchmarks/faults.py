@@ -1,4 +1,4 @@
-"""What is left of ten faults once they are over, with guards and without; and how often guards cry wolf.
+"""What is left of eleven faults once they are over, with guards and without; and how often guards cry wolf.
 
     python benchmarks/faults.py                          # about half an hour on one core
     python benchmarks/faults.py --fault-length 2000 --faults "random noise"
@@ -44,7 +44,7 @@ class Ground:
         self.model = load_network("cifar10-wrn16x1", args.beds, args.device)
         known = next(iter(self._sets(Protocol(corruptions=BEFORE[-1:])).values()))
         foreign = open_images(args.beds / "cifar100-test.zip")
-        self.source = Source(known, foreign, load_network("cifar10-wrn16x1", args.beds))
+        self.source = Source(known, foreign, load_network("cifar10-wrn16x1", args.beds), args.fault_length)
 
     def _sets(self, protocol: Protocol) -> Any:
         return open_domains(protocol, self.args.beds / "cifar10-test.zip", cache=self.args.cache)

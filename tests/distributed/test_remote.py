@@ -65,6 +65,7 @@ def report(writer: str = "first", version: int = 3, muted: str | None = None) ->
         guard_fired={"unknown": 2},
         clients=[],
         muted=frozenset() if muted is None else frozenset({muted}),
+        harmful=frozenset(),
         writer=writer,
         readers={1: version},
     )

@@ -7,7 +7,7 @@ import math
 import secrets
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resitta.adapter import Adapter
+from resitta.monitor.guard.exposure import Exposure
 from resitta.monitor.guard.guard_state import COMPANY
 from resitta.monitor.guard.ood_filter import unknown
 from resitta.serve.events import Events
+from resitta.serve.influence import Influences
 
 logger = logging.getLogger(__name__)
 LOSES = 0.5
@@ -45,16 +47,21 @@ class Client:
     screened: int = 0
     unknown: int = 0
     unknown_share: float = 0.0
-    has_voice: bool = True
+    is_unknown: bool = False
+    is_harmful: bool = False
+    exposure: Exposure = field(default_factory=Exposure)
 
-    def judge(self, images: int, unknown: int) -> bool:
-        """Take so many images into the share; return whether the client has lost or regained its voice by that."""
+    @property
+    def has_voice(self) -> bool:
+        """Whether it is learned from."""
+        return not (self.is_unknown or self.is_harmful)
+
+    def judge(self, images: int, unknown: int) -> None:
+        """Take so many images into the share of unknown ones."""
         self.unknown += unknown
         weight = 1 - math.exp(-images / COMPANY)
         self.unknown_share += weight * (unknown / images - self.unknown_share)
-        bound = LOSES if self.has_voice else REGAINS
-        before, self.has_voice = self.has_voice, self.unknown_share <= bound
-        return before != self.has_voice
+        self.is_unknown = self.unknown_share > (REGAINS if self.is_unknown else LOSES)
 
 
 class Voices:
@@ -62,8 +69,9 @@ class Voices:
 
     While several clients send, images that look like nothing known (`monitor.guard`) are left out here, so that they
     cannot make the shared guard close the memory to everyone. A client whose images are mostly unknown loses its
-    voice: all its images are predicted, none is learned from, until they look known again. Both is told by an event. A
-    client that sends alone is left to the guard, which treats its images in the same way.
+    voice: all its images are predicted, none is learned from, until they look known again. So does a client whose
+    images move the predictions of the others (see `Influences`). Both is told by an event. A client that
+    sends alone is left to the guard, which treats unknown images in the same way.
 
     At most `most` clients are remembered; the one that was silent for the longest time is forgotten first.
 
@@ -81,20 +89,34 @@ class Voices:
         self.events = events
         self.most = most
         self.muted: frozenset[str] = frozenset()
+        self.harmful: frozenset[str] = frozenset()
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._numbers = itertools.count()
         self._clock = 0
         self._salt = secrets.token_bytes(16)
         self._told: deque[int] = deque(maxlen=TOLD)
+        self.influences = Influences(adapter)
 
     def hear(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
         """Return which images may be learned from, and remember how many of each client look like nothing known."""
         self._meet(keys)
         if self._is_alone() and not self.muted.intersection(keys):
             return np.ones(len(keys), dtype=np.bool_)
-        found = self._unknown(images, logits)
+        found = self._unknown(images, logits, keys)
         self._judge(keys, found)
+        known = torch.from_numpy(~found).to(images.device)
+        self.influences.keep(images[known], list(itertools.compress(keys, (~found).tolist())))
         return ~found & np.array([key not in self.muted for key in keys], dtype=np.bool_)
+
+    def attribute(self, updates: int) -> None:
+        """After so many updates: measure what a client does to the others, if that is due, and act on it."""
+        key = self.influences.measure(updates)
+        if key is not None and (client := self._clients.get(key)) is not None:
+            had_voice, influence = client.has_voice, self.influences[key]
+            client.is_harmful = influence.harmful
+            self.harmful = self.harmful | {key} if influence.harmful else self.harmful - {key}
+            rise = 0.0 if influence.effect is None else influence.effect.rise
+            self._settle(key, client, had_voice, f"its images change the loss of others by {rise:+.0%} of log C")
 
     def numbers(self, keys: Sequence[str]) -> list[int]:
         """The number of each image's client."""
@@ -110,7 +132,7 @@ class Voices:
     def listing(self, top: int = 20) -> list[dict[str, Any]]:
         """The clients that sent most images, as JSON: under names that do not tell who they are."""
         most = sorted(self._clients.values(), key=lambda client: -client.learned - client.screened)[:top]
-        shown = ("name", "learned", "screened", "unknown", "has_voice")
+        shown = ("name", "learned", "screened", "unknown", "has_voice", "is_unknown", "is_harmful")
         return [{name: getattr(client, name) for name in shown} for client in most]
 
     def _meet(self, keys: Sequence[str]) -> None:
@@ -121,7 +143,9 @@ class Voices:
             self._client(key).last = self._clock
             self._clients.move_to_end(key)
         while len(self._clients) > max(self.most, len(present)):
-            self.muted -= {self._clients.popitem(last=False)[0]}
+            forgotten = self._clients.popitem(last=False)[0]
+            self.muted, self.harmful = self.muted - {forgotten}, self.harmful - {forgotten}
+            self.influences.forget(forgotten)
 
     def _client(self, key: str) -> Client:
         if key not in self._clients:
@@ -133,32 +157,54 @@ class Voices:
         newest = list(itertools.islice(reversed(self._clients.values()), 2))
         return len(newest) < 2 or newest[1].last <= self._clock - RECENT
 
-    def _unknown(self, images: Tensor, logits: Tensor) -> NDArray[np.bool_]:
+    def _unknown(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
         """Which images the guard would not let in, for themselves; none where it does not look at them."""
         guard = self.adapter.guard
         if guard is None or not guard.guard.screen or self.adapter.learner.memory() is None:
             return np.zeros(len(images), dtype=np.bool_)
         bounds = {"max_entropy": guard.guard.max_sample_entropy, "min_contrast": guard.guard.min_contrast}
         with torch.no_grad():
-            found: NDArray[np.bool_] = unknown(self.adapter.source.pixels(images), logits, **bounds).cpu().numpy()
-        return found
+            pixels = self.adapter.source.pixels(images)
+            found = unknown(pixels, logits, **bounds)
+            for key, places in _by_client(keys).items():
+                client, chosen = self._clients[key], torch.tensor(places, device=found.device)
+                client.exposure, saturated = client.exposure.add(pixels[chosen], bound=guard.guard.max_clipped)
+                found[chosen] |= saturated
+        result: NDArray[np.bool_] = found.cpu().numpy()
+        return result
 
     def _judge(self, keys: Sequence[str], found: NDArray[np.bool_]) -> None:
         total, unknown = Counter(keys), Counter(itertools.compress(keys, found.tolist()))
         for key, images in total.items():
             client = self._clients[key]
-            if client.judge(images, unknown[key]):
-                self.muted = self.muted - {key} if client.has_voice else self.muted | {key}
-                self._tell(key, client)
+            had_voice = client.has_voice
+            client.judge(images, unknown[key])
+            share = f"{client.unknown_share:.0%} of its last images look like nothing known"
+            self._settle(key, client, had_voice, share)
 
-    def _tell(self, key: str, client: Client) -> None:
-        share = f"{client.unknown_share:.0%} of its last images look like nothing known"
+    def _settle(self, key: str, client: Client, had_voice: bool, reason: str) -> None:
+        """Mute the client or let it speak again, if that has changed, and tell why."""
+        if client.has_voice == had_voice:
+            return
+        self.muted = self.muted - {key} if client.has_voice else self.muted | {key}
         text = "is learned from again" if client.has_voice else "is predicted, but no longer learned from"
         if len(self._told) < TOLD or self._clock - self._told[0] >= TOLD * RECENT:
-            self.events.add("guard", f"client {client.name} {text}: {share}")
+            self.events.add("guard", f"client {client.name} {text}: {reason}")
             self._told.append(self._clock)
-        logger.warning("client %s (%s) %s: %s", client.name, key, text, share)
+        logger.warning("client %s (%s) %s: %s", client.name, key, text, reason)
 
     def _name(self, key: str) -> str:
         """A short name from which nobody can find the address."""
         return hashlib.blake2s(key.encode(), key=self._salt, digest_size=4).hexdigest()
+
+
+def _by_client(keys: Sequence[str]) -> dict[str, list[int]]:
+    """The places of each client's images in a batch.
+
+    >>> _by_client(["a", "b", "a"])
+    {'a': [0, 2], 'b': [1]}
+    """
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places

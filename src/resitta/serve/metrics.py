@@ -45,6 +45,7 @@ class EngineCollector(Collector):
             "resitta_state_version": ("The version of the state that predicts.", report.version),
             "resitta_updates": ("Updates since the source model.", stats.updates),
             "resitta_clients_muted": ("Clients that are not learned from.", len(report.muted)),
+            "resitta_clients_harmful": ("Muted clients that move the predictions of others.", len(report.harmful)),
             "resitta_bank_samples": ("Samples in the memory.", 0 if stats.bank is None else stats.bank.occupancy),
         }
         for name, (text, value) in gauges.items():

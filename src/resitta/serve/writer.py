@@ -60,6 +60,7 @@ class Report:
     guard_fired: dict[str, int]
     clients: list[dict[str, Any]]
     muted: frozenset[str]
+    harmful: frozenset[str]
     writer: str = ""
     readers: dict[int, int] | None = None
 
@@ -91,7 +92,7 @@ class Writer:
         self.clients = self.voices.listing()
         adapter.add_callback(events)
         self._met: Learner | None = None
-        self._stats_fail = False
+        self._stats_fail = self._attributing_fails = False
         self._stats_due = 0.0
 
     # For other threads.
@@ -143,6 +144,7 @@ class Writer:
             guard_fired=self.guard_fired,
             clients=self.clients,
             muted=self.voices.muted,
+            harmful=self.voices.harmful,
         )
 
     def _submit(self, action: Callable[[], T]) -> "Future[T]":
@@ -232,8 +234,21 @@ class Writer:
             self._absorb(images[chosen], logits[chosen], list(compress(clients, heard.tolist())))
         if self.adapter.learner.updates != before:
             self._publish(self.version + 1)
+            self._attribute(self.adapter.learner.updates - before)
         self.voices.count(clients, heard)
         return int(heard.sum())
+
+    def _attribute(self, updates: int) -> None:
+        """Measure what clients do to each other. Learning does not depend on it; its first failure is an event."""
+        try:
+            if updates > 0:
+                self.voices.attribute(updates)
+        except Exception as error:
+            logger.exception("the influence of clients cannot be measured; learning continues")
+            if not self._attributing_fails:
+                text = f"the influence of clients cannot be measured: {type(error).__name__}: {error}"
+                self.events.add("failure", text[:300])
+            self._attributing_fails = True
 
     def _pause_after(self, error: Exception) -> None:
         """Pause learning after an error, such as memory that ran out; predictions continue."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from resitta.errors import BadState
 from resitta.method import AdapterLike
+from resitta.monitor.guard.exposure import Exposure
 from resitta.monitor.guard.health_signs import HealthSigns, Window, drift, statistics, to_host
 from resitta.monitor.guard.ood_filter import unknown
 from resitta.monitor.guard.opinion import Opinion
@@ -46,6 +47,7 @@ class GuardState:
         self.window: Window | None = None
         self.company = torch.zeros(())
         self.opinion = Opinion()
+        self.exposure = Exposure()
         if state is None:
             self.history = History(adapter, trust_after, healthy)
         else:
@@ -53,6 +55,8 @@ class GuardState:
             self.window = None if state["window"] is None else Window.of(state["window"])
             self.company = _share(state["company"])
             self.opinion = Opinion.of(state["opinion"])
+            if "exposure" in state:  # files of earlier versions have none
+                self.exposure = Exposure.of(state["exposure"])
 
     def state(self) -> dict[str, Any]:
         """Return everything that outlives a step, for `state_dict`."""
@@ -61,6 +65,7 @@ class GuardState:
             "window": None if self.window is None else self.window.state(),
             "company": self.company,
             "opinion": self.opinion.state(),
+            "exposure": self.exposure.state(),
         }
 
     def open(self, adapter: AdapterLike) -> None:
@@ -68,7 +73,7 @@ class GuardState:
         self.updates = adapter.learner.updates
         self.skipped = self._skipped()
         self.unknown: Tensor | None = None
-        self.seen = self.company  # of a step that fails, `company` remembers nothing
+        self.seen, self.exposed = self.company, self.exposure  # of a step that fails, these remember nothing
         self.pixels = adapter.source.pixels
         memory = adapter.learner.memory()
         if self.guard.screen and memory is not None:
@@ -77,7 +82,9 @@ class GuardState:
     def screen(self, images: Tensor, logits: Tensor) -> Tensor:
         """Blank the logits of samples that look like nothing known, and of all while most samples do."""
         bounds = {"max_entropy": self.guard.max_sample_entropy, "min_contrast": self.guard.min_contrast}
-        alone = unknown(self.pixels(images), logits.detach(), **bounds)
+        pixels = self.pixels(images)
+        self.exposed, saturated = self.exposed.add(pixels, bound=self.guard.max_clipped)
+        alone = unknown(pixels, logits.detach(), **bounds) | saturated
         self.seen = self.seen.to(logits.device).lerp(alone.float().mean(), 1 - math.exp(-len(images) / COMPANY))
         self.unknown = alone | (self.seen > 0.5)
         return logits.masked_fill(self.unknown[:, None], torch.nan)
@@ -90,7 +97,7 @@ class GuardState:
         """Take a step's predictions into the window and read all signs; samples not learned from do not count."""
         if self.window is None or len(self.window.usage) != logits.shape[1]:
             self.window = Window(logits.shape[1])
-        self.company = self.seen
+        self.company, self.exposure = self.seen, self.exposed
         known = self.known(logits)
         self.window.add(logits, known, self.guard.window)
         largest = torch.zeros((), device=logits.device) if now is None else now.largest(logits.device)

@@ -29,9 +29,11 @@ class Guard:
 
     `screen`: samples that look like nothing known do not enter the memory. They are predicted, but not learned from:
     those with an entropy above `max_sample_entropy` (a share of log C), flat images whose pixels deviate by less than
-    `min_contrast` (of 1) from their mean, clipped ones without tones between black and full light, and pure noise,
-    whose pixels are independent of their neighbours. Where most samples are like that, the others do not enter either.
-    Switch it off where images are black and white by nature.
+    `min_contrast` (of 1) from their mean, clipped ones without tones between black and full light, pure noise,
+    whose pixels are independent of their neighbours, and saturated ones: more than `max_clipped` of their pixels are
+    black, or more than that fully lit, while the same is true of the mean of the last 64 samples or so, and by 0.25
+    more than is usual in this stream. Where most samples are unknown, the others do not enter either. Switch it off
+    where images are black and white by nature.
 
     >>> Guard(action="reset", window=500).max_entropy
     0.9
@@ -50,6 +52,7 @@ is 'rollback'
     screen: bool = True
     max_sample_entropy: float = setting(0.99, at_least=0, at_most=1)
     min_contrast: float = setting(0.5 / 255, at_least=0, at_most=1)
+    max_clipped: float = setting(0.3, at_least=0, at_most=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
