@@ -182,9 +182,7 @@ def test_a_record_of_another_run_is_not_kept(bench: Bench, tmp_path: Path) -> No
     content = read_json(bench.path(job))
     here = replace(bench, out=tmp_path / "here")
     assert here.keep(job, content) == bench.record(job)
-    with pytest.raises(
-        BadData, match=r"source, seed 1 is not the requested run: its weights was not the same"
-    ):
+    with pytest.raises(BadData, match=r"source, seed 1 is not the requested run: its weights was not the same"):
         here.keep(job, content | {"weights": "others"})
 
 
