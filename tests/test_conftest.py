@@ -17,6 +17,7 @@ def run_pytest(*arguments: str, cwd: Path = ROOT, shell: str = "") -> subprocess
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.slow
 def test_tests_of_signals_pass_where_sigint_is_ignored() -> None:
     files = ["tests/runtime/test_locks.py", "src/resitta/runtime/locks.py", "tests/test_conftest.py"]
     chosen = "ctrl_c or signal_in or interrupt or processes_of_a_test"

@@ -35,6 +35,7 @@ def test_the_code_of_the_page_is_the_method(size: int) -> None:
     assert not torch.allclose(adapter(images[:9]), model(images[:9]), atol=1e-2), "much was learned"
 
 
+@pytest.mark.slow
 def test_the_command_of_the_page_runs() -> None:
     words = shlex.split(block("sh"))
     assert words[:3] == ["PYTHONPATH=benchmarks", "python", "-c"]

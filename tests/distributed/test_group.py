@@ -60,6 +60,7 @@ def learn(learner: Any, samples: Tensor, ages: Tensor) -> None:
         align([layer for layer in learner.modules() if isinstance(layer, ResiBN)], learner.method.eta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["resitta", "rotta"])
 def test_ranks_agree_and_equal_one_process_that_sees_the_union(seen: list[dict[str, Any]], method: str) -> None:
     first, second = (rank["together"][method] for rank in seen)
@@ -76,6 +77,7 @@ def test_ranks_agree_and_equal_one_process_that_sees_the_union(seen: list[dict[s
             torch.testing.assert_close(one["state"][key], expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_the_union_is_more_than_either_stream(seen: list[dict[str, Any]]) -> None:
     """The two cameras differ so much that neither alone would give the common statistics."""
     first, second = (rank["together"]["resitta"][0] for rank in seen)
@@ -86,6 +88,7 @@ def test_the_union_is_more_than_either_stream(seen: list[dict[str, Any]]) -> Non
         assert max(moved) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_rank_without_images_takes_part_and_counts_nothing(seen: list[dict[str, Any]]) -> None:
     alone = plain("resitta")
     generator = torch.Generator().manual_seed(1)
@@ -98,10 +101,12 @@ def test_a_rank_without_images_takes_part_and_counts_nothing(seen: list[dict[str
             torch.testing.assert_close(rank["without_images"]["state"][key], expected, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_updates_of_a_group_are_not_recorded_but_predictions_are(seen: list[dict[str, Any]]) -> None:
     assert [rank["without_images"]["recorded"] for rank in seen] == [(False, True), (False, True)]
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_belong_together_are_refused(seen: list[dict[str, Any]]) -> None:
     for rank in seen:
         model, history = rank["strangers"]["said"]
@@ -109,6 +114,7 @@ def test_ranks_that_do_not_belong_together_are_refused(seen: list[dict[str, Any]
         assert history.startswith("rank 1 has another number of updates than rank 0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["one_dies", "one_stands_still", "one_dies_in_an_update"])
 def test_a_lost_rank_is_reported_within_the_time_out(tmp_path: Path, trouble: str) -> None:
     heard = run(tmp_path, trouble)[0][trouble]
@@ -119,6 +125,7 @@ def test_a_lost_rank_is_reported_within_the_time_out(tmp_path: Path, trouble: st
     assert same(heard["before"], heard["after"]), "what it had begun to learn is taken back"
 
 
+@pytest.mark.slow
 def test_a_rank_that_has_finished_takes_back_the_update_in_which_another_dies(tmp_path: Path) -> None:
     heard = run(tmp_path, "one_dies_while_another_has_finished")[0]["one_dies_while_another_has_finished"]
     assert heard["said"].startswith("rank 0 of 2 lost the others in update 2")

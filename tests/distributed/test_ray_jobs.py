@@ -39,6 +39,7 @@ def cluster() -> Iterator[Any]:
     started.shutdown()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(
     sweep: BenchSpec, jobs: list[Job], cluster: Any, measured: Callable[[Sequence[RunRecord]], list[dict[str, object]]]
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_killed_worker_changes_nothing(
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in finished.items()), "nothing finished was run again"
 
 
+@pytest.mark.slow
 def test_trouble_in_a_worker_arrives_as_itself(sweep: BenchSpec, jobs: list[Job], cluster: Any) -> None:
     cluster.add_node(num_cpus=1)
     sweep = replace(sweep, folder=Path("/nowhere"))
@@ -69,6 +71,7 @@ def test_trouble_in_a_worker_arrives_as_itself(sweep: BenchSpec, jobs: list[Job]
         run_jobs(sweep, jobs[:1], no_bar, Executor(name="ray", address=cluster.address))
 
 
+@pytest.mark.slow
 def test_methods_and_models_of_ones_own(sweep: BenchSpec, cluster: Any) -> None:
     Path("own.py").write_text(OWN_METHOD.replace("FACTOR", "-1"))
     cluster.add_node(num_cpus=1)

@@ -61,6 +61,7 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_readers_follow_the_writer(engine: Any) -> None:
     source = engine.submit(images(0)).result()
     assert source.version == 0
@@ -77,6 +78,7 @@ def test_readers_follow_the_writer(engine: Any) -> None:
     assert stats["predicted"] == stats["offered"] == stats["adapter"]["samples"] == 9 * 16
 
 
+@pytest.mark.slow
 def test_both_readers_predict_what_one_process_would(engine: Any) -> None:
     alone = make()()
     for seed in range(8):
@@ -90,6 +92,7 @@ def test_both_readers_predict_what_one_process_would(engine: Any) -> None:
         torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
     saved = engine.writer.ask("snapshot").result()
     for seed in range(20, 24):
@@ -113,6 +116,7 @@ def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
     until(advanced)
 
 
+@pytest.mark.slow
 def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) -> None:
     ray.kill(readers(engine)[0], no_restart=False)
     answers = [engine.submit(images(seed)) for seed in range(10)]
@@ -127,6 +131,7 @@ def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) ->
     until(caught_up)
 
 
+@pytest.mark.slow
 def test_the_writer_is_controlled_from_afar(engine: Any) -> None:
     engine.writer.ask("pause").result()
     assert engine.stats()["learning"] is False
@@ -145,6 +150,7 @@ def test_the_writer_is_controlled_from_afar(engine: Any) -> None:
     assert len(engine.writer.ask("bank", 5).result()) == 4
 
 
+@pytest.mark.slow
 def test_it_stands_behind_the_same_http(engine: Any) -> None:
     httpx_client = pytest.importorskip("fastapi.testclient").TestClient
     from resitta.serve.app import create_app

@@ -208,6 +208,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forks", [FORKS, LOADER])
 def test_a_fork_and_calls_in_other_threads_do_not_wait_for_each_other(forks: str) -> None:
     end = "print('done', flush=True); os._exit(0)"
@@ -215,6 +216,7 @@ def test_a_fork_and_calls_in_other_threads_do_not_wait_for_each_other(forks: str
     assert done.stdout == b"done\n"
 
 
+@pytest.mark.slow
 def test_a_process_ends_in_peace_in_the_middle_of_an_update() -> None:
     code = (
         "import torch, resitta; from resitta.conformance import tiny_network\n"

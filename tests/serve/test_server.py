@@ -84,6 +84,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         process.client.close()
 
 
+@pytest.mark.slow
 def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
     assert adapter.samples == stats["adapter"]["samples"] + 20
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[..., Process], tmp_path: Path) -> None:
     process = start()
     process.learn(20)
@@ -137,6 +139,7 @@ def decode_for_long(process: Process) -> list[httpx.Response]:
     return answers
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_whatever_is_decoded(start: Callable[..., Process]) -> None:
     process = start("--max-pixels", "10_000_000_000")
     answers = decode_for_long(process)
@@ -148,6 +151,7 @@ def test_sigterm_ends_the_process_whatever_is_decoded(start: Callable[..., Proce
     assert "stopping" in answers[0].json()["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_workers_end_with_the_process_that_started_them(start: Callable[..., Process]) -> None:
     process = start("--max-pixels", "10_000_000_000")
@@ -167,6 +171,7 @@ def children(parent: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[..., Process]) -> None:
     process = start()
     assert process.client.get("/ready", headers={"Host": "localhost"}).status_code == 200
@@ -176,6 +181,7 @@ def test_a_service_on_this_machine_answers_to_its_own_names(start: Callable[...,
     assert 'resitta_refused_total{status="421"} 1.0' in process.client.get("/metrics").text
 
 
+@pytest.mark.slow
 def test_a_second_service_on_the_same_state_is_refused_until_the_first_is_gone(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ torch.save([run(adapter, seen(adapter)) for adapter in adapters], Path(sys.argv[
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_another_process_goes_on_bit_for_bit(model: nn.Module, tmp_path: Path) -> None:
     adapter = new(model, "resitta")
