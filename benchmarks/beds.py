@@ -28,10 +28,10 @@ from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
-from resitta.cli.flags import BY_METHOD, parse_pairs
 from resitta.data.datasets import ImageSet
 from resitta.method import create
 from resitta.models import create as create_model
+from resitta.names import BY_METHOD, parse_pairs
 from resitta.report.formats import as_text
 from resitta.report.table import error_table
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from resitta.cli.flags import BY_METHOD, Dataset, ModelOptions, Numbers, Running, Settings, Words, parse_pairs
-from resitta.names import CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot
+from resitta.cli.flags import Dataset, ModelOptions, Numbers, Running, Settings, Words
+from resitta.names import BY_METHOD, CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot, parse_pairs
 
 if TYPE_CHECKING:
     from resitta.bench.record import Records

@@ -1,22 +1,16 @@
-"""Flags that several commands share, and what they are parsed to."""
+"""Flags that several commands share."""
 
-import ast
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
-
-from resitta.errors import BadSetting
 
 Words = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
 Numbers = Annotated[tuple[int, ...], Parameter(consume_multiple=True)]
 Settings = Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)]
 ModelOptions = Annotated[tuple[str, ...], Parameter(name="--model-set", consume_multiple=True)]
 Dataset = Literal["cifar10", "cifar100", "imagenet"]
-BY_METHOD = "key=value or method.key=value"
-"""What a setting for several methods looks like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +43,3 @@ class Running:
     engine: Literal["local", "processes", "ray"] = "local"
     workers: int | None = None
     address: str | None = None
-
-
-def parse_pairs(pairs: Sequence[str], flag: str, form: str = "key=value") -> dict[str, Any]:
-    """Read `key=value`: numbers, true, false, None, anything else as text.
-
-    >>> parse_pairs(["pretrained=true", "num_classes=10", "weights=DEFAULT"], "--model-set")
-    {'pretrained': True, 'num_classes': 10, 'weights': 'DEFAULT'}
-    """
-    found = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise BadSetting(f"{flag} takes {form}, found {pair!r}")
-        found[key] = _value(text)
-    return found
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
-    except (ValueError, SyntaxError):
-        return text

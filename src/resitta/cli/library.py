@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from resitta.cli.flags import Settings, parse_pairs
+from resitta.cli.flags import Settings
 from resitta.errors import BadSetting
+from resitta.names import parse_pairs
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 

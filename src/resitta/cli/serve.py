@@ -102,7 +102,7 @@ def serve(
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):
         require(package, "serve")
-    from resitta.cli.flags import BY_METHOD, parse_pairs  # noqa: PLC0415
+    from resitta.names import BY_METHOD, parse_pairs  # noqa: PLC0415
     from resitta.serve import launch  # noqa: PLC0415
 
     options = parse_pairs(model_options, "--model-set")
