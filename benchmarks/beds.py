@@ -31,9 +31,9 @@ from resitta.bench.runner import Bench, Job
 from resitta.data.datasets import ImageSet
 from resitta.method import create
 from resitta.models import create as create_model
-from resitta.names import BY_METHOD, parse_pairs
 from resitta.report.formats import as_text
 from resitta.report.table import error_table
+from resitta.settings import BY_METHOD, parse_pairs
 
 FOLDER = Path(os.environ.get("RESITTA_BEDS", "../shared/beds"))
 CAFFE = {"mean": tuple(v / 255 for v in (123.68, 116.779, 103.939)), "std": (1 / 255,) * 3}

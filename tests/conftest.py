@@ -20,7 +20,7 @@ collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_ser
 def registry_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the methods that a test registers, and the files that it runs."""
     method.list_methods()  # the built-in ones are registered, and stay
-    monkeypatch.setattr("resitta.user_code._loaded", {})
+    monkeypatch.setattr("resitta.models.user_code._loaded", {})
     monkeypatch.setattr("resitta.method._methods", dict(method._methods))
 
 

@@ -8,6 +8,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "resitta").rglob("*.py"))
 HTTP = "tested over HTTP by the other files of tests/serve"
 EXCEPTIONS = {
+    "cli/flags": "types of flags: tested by the commands",
     "method": "abstract classes: tests/conformance and tests/methods check what derives from them",
     "options": "tested through resitta.adapt in tests/test_adapter.py",
     "monitor/guard/episodes": "tested through the guard in tests/monitor/guard/test_guard_callback.py",

@@ -10,8 +10,9 @@ from torch import Tensor
 from resitta import method as module
 from resitta import methods
 from resitta.errors import BadSetting, ResittaError, UnknownName
-from resitta.method import Learner, Method, check_settings, create, get_method, list_methods, register, setting
+from resitta.method import Learner, Method, create, get_method, list_methods, register
 from resitta.methods.source import SourceLearner
+from resitta.settings import check_settings, setting
 from resitta.training.network import Network
 
 

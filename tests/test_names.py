@@ -1,11 +1,6 @@
-import pytest
-
 from resitta import names
-from resitta.bench.api import by_method
 from resitta.data.corruptions import api
-from resitta.errors import BadSetting, UnknownName
 from resitta.method import list_methods
-from resitta.names import BY_METHOD, parse_pairs
 
 
 def test_every_corruption_has_its_function() -> None:
@@ -15,18 +10,3 @@ def test_every_corruption_has_its_function() -> None:
 
 def test_every_method_of_the_tables_is_registered() -> None:
     assert sorted(names.METHODS) == list_methods()
-
-
-def test_settings_are_sorted_by_method() -> None:
-    assert by_method(parse_pairs(["norm=rbn", "per_sample=True"], "--set"), ["tent", "resitta"]) == {
-        "tent": {},
-        "resitta": {"norm": "rbn", "per_sample": True},
-    }
-    with pytest.raises(UnknownName, match=r"Did you mean 'tent\.lr'"):
-        by_method(parse_pairs(["tent.l=1"], "--set"), ["tent"])
-
-
-@pytest.mark.parametrize("pair", ["lr", "=1", ""])
-def test_what_is_no_pair_is_refused(pair: str) -> None:
-    with pytest.raises(BadSetting, match=f"--set takes key=value or method.key=value, found '{pair}'"):
-        parse_pairs([pair], "--set", BY_METHOD)

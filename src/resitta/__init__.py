@@ -18,13 +18,14 @@ if typing.TYPE_CHECKING:
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
     from resitta.memory.memory import Memory
-    from resitta.method import Learner, Method, create, list_methods, register, setting
+    from resitta.method import Learner, Method, create, list_methods, register
     from resitta.monitor import events, guard
     from resitta.monitor.callbacks import Callback
     from resitta.monitor.guard import Guard
     from resitta.monitor.stats import BankStats, Stats
     from resitta.norm.resibn import ResiBN
     from resitta.norm.robust_bn import RobustBN
+    from resitta.settings import setting
     from resitta.training.network import Network
 
 __version__ = "0.1.0"
@@ -82,7 +83,7 @@ _HOMES = {
     "load": "adapter",
     "recover": "adapter",
     "register": "method",
-    "setting": "method",
+    "setting": "settings",
 }
 
 

@@ -20,7 +20,7 @@ MODULES = {
     "resitta.stats": "resitta.monitor.stats",
     "resitta.checks": "resitta.conformance",
     "resitta.registry": "resitta.method",
-    "resitta.settings": "resitta.method",
+    "resitta.user_code": "resitta.models.user_code",
     "resitta.state": "resitta.checkpoint",
     "resitta.streams": "resitta.data",
     "resitta.dist": "resitta.distributed",

@@ -14,14 +14,11 @@ True
 import dataclasses
 import functools
 import importlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from numbers import Integral, Real
-from types import UnionType
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +27,7 @@ from resitta._deprecated import rename, rename_methods, rename_settings
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadSetting, UnknownName, near
 from resitta.memory.memory import Memory
+from resitta.settings import check_settings
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Optimizer
 from resitta.training.sharing import raise_bn_precision
@@ -269,68 +267,3 @@ def _preset(cls: type[Method], preset: str) -> dict[str, Any]:
     if preset not in cls.presets:
         raise UnknownName(f"{cls.name} has no preset {preset!r}. {near(preset, cls.presets)}")
     return dict(cls.presets[preset])
-
-
-def setting(
-    default: T,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float | None = None,
-    doc: str = "",
-) -> T:
-    """Declare a setting with its default, the range it may take, and what it means: `resitta methods NAME` shows it."""
-    known = {"at_least": at_least, "above": above, "at_most": at_most, "doc": doc}
-    return dataclasses.field(default=default, metadata=known)
-
-
-def check_settings(settings: Any) -> None:
-    """Refuse a dataclass whose values do not fit their annotations or ranges."""
-    hints = get_type_hints(type(settings))
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        wrong = _type_trouble(value, hints[field.name]) or _range_trouble(value, field.metadata)
-        if wrong:
-            default = f"; its default is {field.default!r}"
-            raise BadSetting(f"{field.name} must be {wrong}, found {value!r}{default}")
-
-
-def _type_trouble(value: object, hint: Any) -> str | None:
-    """Say what the annotation asks for, or None when the value fits it."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        choices = get_args(hint)
-        return None if value in choices else f"one of {', '.join(map(repr, choices))}"
-    if origin in (Union, UnionType):
-        wrongs = [_type_trouble(value, option) for option in get_args(hint)]
-        return None if None in wrongs else " or ".join(str(wrong) for wrong in wrongs)
-    fits, wanted = _fits(value, origin or hint)
-    return None if fits else wanted
-
-
-def _fits(value: object, hint: Any) -> tuple[bool, str]:
-    """Whether a value has a plain type, and that type in words; anything else in a setting is a function."""
-    a_bool = isinstance(value, bool)
-    plain = {
-        bool: (a_bool, "True or False"),
-        int: (isinstance(value, Integral) and not a_bool, "a whole number"),
-        float: (isinstance(value, Real) and not a_bool and math.isfinite(value), "a finite number"),
-        str: (isinstance(value, str), "a string"),
-        tuple: (isinstance(value, tuple), "a tuple"),
-        type(None): (value is None, "None"),
-    }
-    return plain.get(hint, (callable(value), "callable"))
-
-
-def _range_trouble(value: Any, bounds: Any) -> str | None:
-    """Say which bound the value breaks; NaN breaks every bound."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return None
-    low, above, high = bounds.get("at_least"), bounds.get("above"), bounds.get("at_most")
-    if low is not None and not value >= low:
-        return f">= {low}"
-    if above is not None and not value > above:
-        return f"> {above}"
-    if high is not None and not value <= high:
-        return f"<= {high}"
-    return None

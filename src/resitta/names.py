@@ -1,10 +1,6 @@
 """Names that people type, apart from what they stand for: `resitta --help` shows them without importing torch."""
 
-import ast
-from collections.abc import Sequence
-from typing import Any, Literal
-
-from resitta.errors import BadSetting
+from typing import Literal
 
 METHODS = ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta")
 """The methods of the paper's tables, in their order."""
@@ -51,28 +47,3 @@ Course = Literal["once", "gradual", "recurring"]
 
 WithinSlot = Literal["blocks", "shuffled"]
 """How classes come inside a time slot of a PTTA stream."""
-
-BY_METHOD = "key=value or method.key=value"
-"""What a setting for several methods looks like."""
-
-
-def parse_pairs(pairs: Sequence[str], flag: str, form: str = "key=value") -> dict[str, Any]:
-    """Read `key=value`: numbers, true, false, None, anything else as text.
-
-    >>> parse_pairs(["pretrained=true", "num_classes=10", "weights=DEFAULT"], "--model-set")
-    {'pretrained': True, 'num_classes': 10, 'weights': 'DEFAULT'}
-    """
-    found = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise BadSetting(f"{flag} takes {form}, found {pair!r}")
-        found[key] = _value(text)
-    return found
-
-
-def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.capitalize() if text in ("true", "false") else text)
-    except (ValueError, SyntaxError):
-        return text

@@ -18,7 +18,7 @@ from resitta.bench.runner import BenchSpec, Job
 from resitta.data.datasets import ArrayImages
 from resitta.errors import BadData, BadSetting, WorkerLost
 from resitta.method import create
-from resitta.user_code import load_method
+from resitta.models.user_code import load_method
 
 SOURCE, TENT = Job(method=create("source"), seed=1), Job(method=create("tent"), seed=1)
 

@@ -16,7 +16,7 @@ from tests.tools import OWN_METHOD
 from torch import nn
 
 import resitta
-from resitta import method, user_code
+from resitta import method
 from resitta.bench.protocol import Protocol
 from resitta.bench.record import read_json, write_json
 from resitta.bench.runner import Bench, BenchSpec, Job, usable_device, weights_digest
@@ -26,6 +26,7 @@ from resitta.data.datasets import ArrayImages
 from resitta.errors import BadData, BadSetting
 from resitta.method import Method, create
 from resitta.models import create as create_model
+from resitta.models import user_code
 
 
 @pytest.fixture

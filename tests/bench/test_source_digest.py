@@ -16,7 +16,7 @@ from resitta.method import get_method, list_methods
 from resitta.methods import BatchNormAdapt, ResiTTA, Tent
 from resitta.models import Normalised
 from resitta.models import create as create_model
-from resitta.user_code import load_method
+from resitta.models.user_code import load_method
 
 
 def source_of(path: Path) -> str | None:

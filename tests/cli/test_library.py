@@ -9,7 +9,7 @@ def test_check_reports_each_promise(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "source"]) == 0
     shown = capsys.readouterr().out
     assert "passed reset is bit exact" in shown
-    assert "15 passed, 0 failed" in shown
+    assert "16 passed, 0 failed" in shown
 
 
 def test_check_takes_a_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -17,7 +17,7 @@ def test_check_takes_a_file_of_the_users(tmp_path: Path, capsys: pytest.CaptureF
     mine = tmp_path / "mine.py"
     mine.write_text(example.read_text().replace('"slow-bn"', '"slow-bn-for-cli"'))
     assert main(["check", f"{mine}:slow-bn-for-cli"]) == 0
-    assert "15 passed" in capsys.readouterr().out
+    assert "16 passed" in capsys.readouterr().out
 
 
 def test_check_takes_settings_and_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,7 +27,7 @@ def test_check_takes_settings_and_a_model(tmp_path: Path, capsys: pytest.Capture
         picture(tmp_path / "pictures" / name, shade)
     model, data = f"{tmp_path / 'model.py'}:make", str(tmp_path / "pictures")
     assert main(["check", "tent", "--set", "lr=1e-2", "--model", model, "--size", "12", "--data", data]) == 0
-    assert "15 passed, 0 failed" in capsys.readouterr().out
+    assert "16 passed, 0 failed" in capsys.readouterr().out
 
 
 def picture(path: Path, shade: int) -> None:

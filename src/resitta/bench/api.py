@@ -22,8 +22,8 @@ from resitta.data.datasets import ArrayImages, ImageSet
 from resitta.data.orders import WithinSlot
 from resitta.errors import BadData, BadSetting, UnknownName, near
 from resitta.method import Method, create, get_method, list_methods
+from resitta.models.user_code import load_method
 from resitta.names import METHODS
-from resitta.user_code import load_method
 
 Arrays = tuple[npt.NDArray[Any] | Tensor, npt.ArrayLike | Tensor]
 """Images, N×H×W×3 or N×3×H×W, uint8 or floats in [0, 1], and their labels."""

@@ -24,7 +24,7 @@ from resitta.bench.loop import Progress
 from resitta.bench.record import Records, read_json
 from resitta.bench.runner import Bench, BenchSpec, Job
 from resitta.errors import BadData, BadSetting, WorkerLost
-from resitta.method import check_settings, setting
+from resitta.settings import check_settings, setting
 
 Results = Iterator[tuple[Job, Any]]
 """Jobs in the order in which they finish, each with the content of its record."""

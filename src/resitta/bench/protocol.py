@@ -16,7 +16,7 @@ from resitta.data.datasets import ImageSet, holds_corruptions, open_images
 from resitta.data.orders import WithinSlot, dirichlet, label_sorted, shuffled
 from resitta.data.streams import Order, Stream, continual, mixed
 from resitta.errors import BadSetting
-from resitta.method import check_settings, setting
+from resitta.settings import check_settings, setting
 
 OrderName = names.OrderName
 Course = names.Course

@@ -23,7 +23,7 @@ from resitta.errors import BadData, BadSetting
 from resitta.method import Method
 from resitta.models import create as create_model
 from resitta.models import why_untrained
-from resitta.user_code import with_files
+from resitta.models.user_code import with_files
 
 
 @dataclass(frozen=True, kw_only=True)

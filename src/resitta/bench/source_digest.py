@@ -19,8 +19,8 @@ from torch import nn
 
 from resitta.method import Method
 from resitta.models.external import find_function
+from resitta.models.user_code import loaded_digest, short_digest
 from resitta.models.zoo import is_own_function
-from resitta.user_code import loaded_digest, short_digest
 
 PLAIN = (bool, int, float, str, type(None))
 COVERED = ("builtins", "resitta", "torch")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from cyclopts import Parameter
 
 from resitta.cli.flags import Dataset, ModelOptions, Numbers, Running, Settings, Words
-from resitta.names import BY_METHOD, CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot, parse_pairs
+from resitta.names import CORRUPTIONS, EXPERIMENTS, METHODS, Course, OrderName, WithinSlot
+from resitta.settings import BY_METHOD, parse_pairs
 
 if TYPE_CHECKING:
     from resitta.bench.record import Records

@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from resitta.cli.flags import Settings
 from resitta.errors import BadSetting
-from resitta.names import parse_pairs
+from resitta.settings import parse_pairs
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="")]
 
@@ -109,7 +109,7 @@ def check(
     from resitta.cli.terminal import console  # noqa: PLC0415
     from resitta.conformance import check_method  # noqa: PLC0415
     from resitta.method import create  # noqa: PLC0415
-    from resitta.user_code import load_method  # noqa: PLC0415
+    from resitta.models.user_code import load_method  # noqa: PLC0415
 
     chosen = create(load_method(method), **parse_pairs(settings, "--set"))
     passed = check_method(chosen, device=device, **_model_and_images(model, checkpoint, data, size))

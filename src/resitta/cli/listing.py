@@ -10,7 +10,7 @@ from resitta.errors import require
 from resitta.method import get_method, list_methods
 from resitta.methods.describe import describe
 from resitta.models import MODELS
-from resitta.user_code import load_method
+from resitta.models.user_code import load_method
 
 
 def print_methods(method: str | None = None, *, as_json: bool = False) -> None:

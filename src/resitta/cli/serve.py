@@ -102,8 +102,8 @@ def serve(
     """
     for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):
         require(package, "serve")
-    from resitta.names import BY_METHOD, parse_pairs  # noqa: PLC0415
     from resitta.serve import launch  # noqa: PLC0415
+    from resitta.settings import BY_METHOD, parse_pairs  # noqa: PLC0415
 
     options = parse_pairs(model_options, "--model-set")
     if model != DEMO:

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from resitta.method import Learner, Method, Needs, graphed, register, setting
+from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.settings import setting
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
 from resitta.training.self_training import ema_update, seeded_view, soft_cross_entropy

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resitta.method import Learner, Method, Needs, register, setting
+from resitta.method import Learner, Method, Needs, register
+from resitta.settings import setting
 from resitta.training.entropy import log_probabilities
 from resitta.training.features import penultimate
 from resitta.training.network import Network, Trained

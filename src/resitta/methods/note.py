@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from resitta.memory.pbrs import PBRS
-from resitta.method import Learner, Method, graphed, register, setting
+from resitta.method import Learner, Method, graphed, register
 from resitta.norm.bn_layers import updating_statistics
 from resitta.norm.instance_aware_bn import InstanceAwareBN
+from resitta.settings import setting
 from resitta.training.entropy import entropy
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from resitta.method import Learner, Method, Needs, graphed, register, setting
+from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.settings import setting
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from resitta.errors import BadSetting
 from resitta.memory.entrobank import IndexedEntroBank
 from resitta.memory.memory import Place, Storage
-from resitta.method import Learner, Method, graphed, register, setting
+from resitta.method import Learner, Method, graphed, register
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.norm.resibn import ResiBN, align, return_to_source
 from resitta.norm.robust_bn import RobustBN
+from resitta.settings import setting
 from resitta.training.domain_shift import DomainShiftDetector
 from resitta.training.network import Network, Trained
 from resitta.training.self_training import SelfTraining, seeded_view

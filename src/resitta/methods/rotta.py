@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from resitta.memory.cstu import CSTU
-from resitta.method import Learner, Method, graphed, register, setting
+from resitta.method import Learner, Method, graphed, register
 from resitta.norm.robust_bn import RobustBN
+from resitta.settings import setting
 from resitta.training.network import Network
 from resitta.training.self_training import SelfTraining, seeded_view
 from resitta.training.strong_view import View

@@ -6,8 +6,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from resitta.method import Learner, Method, Needs, graphed, register, setting
+from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.settings import setting
 from resitta.training.entropy import entropy
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam

@@ -16,7 +16,7 @@ from torch import nn
 
 from resitta.errors import BadSetting, MissingExtra, UnknownName, UnsuitableModel, install, near
 from resitta.models.normalise import Normalised
-from resitta.user_code import load_file
+from resitta.models.user_code import load_file
 
 Builder = Callable[[Mapping[str, object]], nn.Module]
 """Makes a model of the options given for it."""

@@ -105,6 +105,7 @@ def weights_of(adapter: AdapterLike) -> list[Tensor]:
 def learned(network: Network) -> list[Tensor]:
     """All that learning changes in a network, in the same order however its layers are wrapped.
 
+    >>> from torch import nn
     >>> fork = Network(nn.BatchNorm2d(3)).fork("affine")
     >>> [tensor.tolist() for tensor in learned(fork)]  # weight, bias, mean, variance
     [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]

@@ -16,12 +16,12 @@ from resitta.bench.runner import usable_device
 from resitta.errors import BadData, BadSetting, UnknownName, near, require
 from resitta.models import MODELS, find, why_untrained
 from resitta.models import create as create_model
+from resitta.models.user_code import load_method
 from resitta.serve.app import create_app
 from resitta.serve.security import allowed_names, find_token, new_token
 from resitta.serve.server import listen, run
 from resitta.serve.service import Service
 from resitta.serve.settings import Limits, Resize
-from resitta.user_code import load_method
 
 LASTING: dict[str, dict[str, Any]] = {"resitta": {"anchor": 0.1}}
 """Defaults of methods that differ from those of a benchmark, because a service's stream has no end."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from resitta.method import check_settings, setting
+from resitta.settings import check_settings, setting
 
 Resize = Literal["crop", "stretch"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from resitta.method import check_settings, setting
+from resitta.settings import check_settings, setting
 
 Action = Literal["warn", "rollback", "reset", "raise"]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.tools import OWN_METHOD
 
-from resitta import user_code
 from resitta.bench.runner import Job
 from resitta.errors import BadData, UnknownName
 from resitta.method import create, get_method, list_methods
 from resitta.models import create as create_model
-from resitta.user_code import load_file, load_method, loaded_digest
+from resitta.models import user_code
+from resitta.models.user_code import load_file, load_method, loaded_digest
 
 
 @pytest.fixture
