@@ -16,6 +16,7 @@ FAULTS = (
     "foreign data set",
     "5 % poisoned",
     "scrambled blocks",
+    "brightening to white",
 )
 
 
