@@ -1,5 +1,6 @@
 """docs/methods/one-file.md quotes benchmarks/plain.py, and that file is the method."""
 
+import pydoc
 import re
 import shlex
 import subprocess
@@ -33,6 +34,11 @@ def test_the_code_of_the_page_is_the_method(size: int) -> None:
         torch.testing.assert_close(plain(batch), adapter(batch), rtol=1e-10, atol=1e-10)
     assert adapter.stats.updates == 20
     assert not torch.allclose(adapter(images[:9]), model(images[:9]), atol=1e-2), "much was learned"
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(resitta(?:\.\w+)+)`", PAGE))))
+def test_every_name_of_the_page_exists(name: str) -> None:
+    assert pydoc.locate(name) is not None, f"{name} is gone: rename it on the page"
 
 
 @pytest.mark.slow

@@ -68,6 +68,8 @@ class Learner(nn.Module, ABC):
     learns_from_predictions: ClassVar[bool] = False
     """Whether `learn_from` learns from logits that were predicted before, here or elsewhere."""
     updates: int = 0
+    """How often it has learned. Add 1 after every change of parameters or statistics: guards, events, autosave and the
+    hand-off of weights go by it. A batch from which nothing is learned does not count."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -97,7 +99,7 @@ class Learner(nn.Module, ABC):
     def may_update(self, images: Tensor) -> bool:
         """Whether a step on these images may change tensors: they are copied first, in case the step fails.
 
-        Return False only for steps that do no more than `Rollback.keep` allows without tensors.
+        Return False only for a step that does no more than add samples to a memory: those are undone without copies.
         """
         return self.learns
 
@@ -135,6 +137,7 @@ class Method(ABC):
     title: ClassVar[str] = ""
     """The name in tables and on pages, such as "ResiTTA". It is not inherited; without one, `name` is printed."""
     needs: ClassVar[Needs] = "running_statistics"
+    """What a model must have: "nothing", "batch_norm" layers, or such layers with "running_statistics"."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
     renamed: ClassVar[Mapping[str, str]] = {}
     """Old names of settings and their new ones; the old ones work for one release, with a warning."""
@@ -154,6 +157,7 @@ class Method(ABC):
         """Begin on a fresh stream. Fork `network` rather than change it; draw only from `generator`.
 
         `network.classes` is the number of classes, `network.device` and `network.dtype` say where and how it computes.
+        Gradients may be disabled here; wrap what needs them in `torch.enable_grad()`.
         """
 
 
@@ -212,7 +216,9 @@ def register(name: str) -> Callable[[M], M]:
 
     def decorate(cls: M) -> M:
         if name in _known():
-            raise BadSetting(f"the name {name!r} belongs to {_methods[name].__qualname__}; choose another")
+            owner = f"{_methods[name].__module__}.{_methods[name].__qualname__}"
+            advice = f"choose another, or, if its file has been imported already, say {name!r} without the file"
+            raise BadSetting(f"the name {name!r} belongs to {owner}; {advice}")
         cls.name = name
         _methods[name] = cls
         if "renamed" in vars(cls):

@@ -301,3 +301,19 @@ def test_what_a_learner_learns_from_is_declared(kind: type[TentLearner], message
 
     with pytest.raises(NonConformant, match=f"capabilities_are_declared: {message}"):
         resitta.check_method(Declaring())
+
+
+def test_updates_that_are_not_counted_are_noticed() -> None:
+    class Uncounted(TentLearner):
+        def step(self, images: Tensor) -> Tensor:
+            logits = super().step(images)
+            self.updates = 0
+            return logits
+
+    @dataclass(frozen=True, kw_only=True)
+    class Forgetful(Tent):
+        def start(self, network: Network, generator: torch.Generator) -> Learner:
+            return Uncounted(self, network)
+
+    with pytest.raises(NonConformant, match="parameters moved, but self.updates did not; add 1 per update"):
+        resitta.check_method(Forgetful())

@@ -51,3 +51,13 @@ def test_the_stream_is_correlated_and_fresh() -> None:
     assert np.mean(labels[1:] == labels[:-1]) > 0.8, "neighbours mostly show the same digit"
     first = stream.sets[0].read(np.arange(900)).flatten(1)
     assert len(np.unique(first.numpy(), axis=0)) == 900, "no image comes twice in a domain"
+
+
+def test_a_method_of_the_users_own_takes_part(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = Path(__file__).parents[2] / "examples" / "own_method.py"
+    words = ["demo", "--samples", "40", "--out", str(quick), "--methods", "source", f"{example}:slow-bn"]
+    assert main(words) == 0
+    assert {path.stem for path in quick.glob("*.json")} == {"source", "slow-bn"}
+    assert "own_method.py:slow-bn" in (quick / "index.html").read_text(encoding="utf-8")
+    assert main(["demo", "--methods", "sorce"]) != 0
+    assert "no method is called 'sorce'" in capsys.readouterr().err

@@ -111,3 +111,10 @@ def test_a_file_that_changed_on_the_way_is_refused(mine: Path, monkeypatch: pyte
     mine.write_text(mine.read_text().replace("1 *", "2 *"))
     with pytest.raises(BadData, match="mine.py has changed since the runs were asked for"):
         pickle.loads(parcel)
+
+
+def test_a_file_without_a_name_says_how_to_name_the_method(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN_METHOD)
+    with pytest.raises(UnknownName, match=r"mine.py is a file; name the method in it: .*mine.py:NAME"):
+        user_code.load_method(str(path))

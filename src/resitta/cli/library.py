@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from resitta.cli.flags import Settings
+from resitta.cli.flags import Settings, Words
 from resitta.errors import BadSetting
 from resitta.settings import parse_pairs
 
@@ -17,13 +17,14 @@ def demo(
     out: Path = Path("resitta-demo"),
     seed: int = 1,
     samples: int | None = None,
+    methods: Words = ("source", "bn", "tent", "rotta", "resitta"),
     fast: bool = False,
     retrain: bool = False,
 ) -> None:
-    """Compare five methods on handwritten digits under 15 corruptions; needs no data.
+    """Compare methods on handwritten digits under 15 corruptions; needs no data.
 
-    Trains a small BatchNorm network on clean digits (once; it is cached), runs Source, BN, TENT, RoTTA and ResiTTA on
-    a corrupted, temporally correlated stream, prints the errors and writes a page with figures.
+    Trains a small BatchNorm network on clean digits (once; it is cached), runs the methods on a corrupted, temporally
+    correlated stream, prints the errors and writes a page with figures.
 
     Parameters
     ----------
@@ -33,6 +34,8 @@ def demo(
         Fixes the stream's order and all randomness of the methods.
     samples
         Images per corruption (default 3000). A few hundred are too few for the statistics to adapt.
+    methods
+        Which methods; path/to/file.py:name is one of your own.
     fast
         Use 300 images per corruption: a quick test, no comparison of methods.
     retrain
@@ -48,7 +51,7 @@ def demo(
     if samples is None:
         samples = painted_digits.FAST_SAMPLES if fast else painted_digits.SAMPLES
     with bars() as bar:
-        page, runs = painted_digits.run_demo(out, seed=seed, samples=samples, retrain=retrain, bar=bar)
+        page, runs = painted_digits.run_demo(out, seed=seed, samples=samples, methods=methods, retrain=retrain, bar=bar)
     console().print(as_rich(error_table(runs)))
     for sentence in verdicts(grouped(runs)):
         say(sentence)

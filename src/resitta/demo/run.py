@@ -1,7 +1,8 @@
 """Train, corrupt, adapt, write the page: what `resitta demo` does."""
 
 import math
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from resitta.data.datasets import ArrayImages
 from resitta.data.orders import dirichlet
 from resitta.data.streams import Stream, continual
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
+from resitta.method import create
+from resitta.models.user_code import load_method
 from resitta.report.page import write_page
 from resitta.report.pictures import Strip, bank_items
 
@@ -40,24 +43,28 @@ def run_demo(
     *,
     seed: int = 1,
     samples: int = SAMPLES,
+    methods: Sequence[str] = METHODS,
     retrain: bool = False,
     bar: Callable[[str], Progress] = lambda _title: lambda _done, _total: None,
 ) -> tuple[Path, list[RunRecord]]:
-    """Run the five methods over one stream and write the page; return its path and the records.
+    """Run methods over one stream and write the page; return its path and the records.
 
-    `samples`: images per corruption. `bar` makes a progress bar of a title.
+    `samples`: images per corruption. `methods`: names, or `path/to/file.py:name` for one of your own. `bar` makes a
+    progress bar of a title.
     """
+    chosen = [create(load_method(name)) for name in methods]  # before the training: a wrong name should not wait for it
     torch.set_num_threads(1)  # the network is so small that a second thread only waits
     digits = load_digits()
     network = source_network(digits, bar("training"), retrain=retrain)
     stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
-    adapters = [adapt(network, name, seed=seed) for name in METHODS]
+    adapters = [adapt(network, method, seed=seed) for method in chosen]
     runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
     task = {"severity": SEVERITY, "order": "ptta", "per_domain": samples, "batch_size": 64}
     for record in runs:
         about = {"data": "digits", "protocol": task, "weights": weights_digest(network), "seed": seed}
         save(out / f"{record.method}.json", record, environment=environment(), **about)
     command = f"resitta demo --seed {seed} --samples {samples}"
+    command += "" if tuple(methods) == METHODS else f" --methods {shlex.join(methods)}"
     return demo_page(out / "index.html", runs, stream, adapters[-1], command), runs
 
 

@@ -55,7 +55,8 @@ class Optimizer(nn.Module):
             return ()
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
-            raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them")
+            own = "in a method of your own, train a fork that owns parameters, network.fork('affine')"
+            raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them; {own}")
         gradients: Gradients = torch.autograd.grad(loss, self._group["params"], allow_unused=True)
         return gradients
 

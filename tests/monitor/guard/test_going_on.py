@@ -142,7 +142,7 @@ def test_another_process_goes_on_bit_for_bit(model: nn.Module, tmp_path: Path) -
     by_recover(adapter, model, tmp_path)
     adapter.save(tmp_path / "x")
     expected = run(adapter, 14)
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     subprocess.run([sys.executable, "-c", GO_ON, str(tmp_path), root], check=True, timeout=100, cwd=root)
     for found in torch.load(tmp_path / "found"):
         assert all(map(torch.equal, found, expected))
