@@ -97,10 +97,8 @@ def declared_parameters_move(subject: Subject) -> None:
         adapter(batch)
         adapter.sync()
         if any(not same(p.detach(), before.get(name)) for name, p in adapter.learner.named_parameters()):
-            reason = "guards, events and autosave go by that counter"
-            expect(
-                adapter.learner.updates > 0, f"parameters moved, but self.updates did not; add 1 per update: {reason}"
-            )
+            advice = "add 1 per update: guards, events and autosave go by that counter"
+            expect(adapter.learner.updates > 0, f"parameters moved, but self.updates did not; {advice}")
             return
     broken = f"trains={trains!r} is declared, but no parameter of {type(adapter.learner).__name__} moved"
     advice = "if it filters out all samples, pass other images or settings; if it trains nothing, declare trains 'none'"

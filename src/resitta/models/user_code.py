@@ -51,9 +51,8 @@ def load_method(method: str) -> str:
     path, colon, name = method.rpartition(":")
     if not colon:
         if method.endswith(".py") and Path(method).is_file():
-            raise UnknownName(
-                f"{method} is a file; name the method in it: {method}:NAME, as in @resitta.register('NAME')"
-            )
+            advice = f"name the method in it: {method}:NAME, as in @resitta.register('NAME')"
+            raise UnknownName(f"{method} is a file; {advice}")
         return method
     module = load_file(path)
     own = [known for known in list_methods() if get_method(known).__module__ == module.__name__]
