@@ -92,20 +92,10 @@ def run(
     >>> print(records.table().splitlines()[0].split())
     ['Method', 'fog', 'snow', 'Avg']
     """
+    given = locals()
+    protocol = Protocol(**{field.name: given[field.name] for field in fields(Protocol)})
     where = Executor(name=engine, workers=workers, address=address, threads=threads)
     chosen = choose(methods, preset=preset, settings=settings)
-    protocol = Protocol(
-        corruptions=tuple(corruptions),
-        severity=severity,
-        order=order,
-        delta=delta,
-        within_slot=within_slot,
-        course=course,
-        visits=visits,
-        per_domain=per_domain,
-        batch_size=batch_size,
-        corruption_seed=corruption_seed,
-    )
     with _folder(out) as folder, _threads(threads):
         spec = BenchSpec(
             protocol=protocol,

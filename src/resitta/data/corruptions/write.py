@@ -1,13 +1,12 @@
-"""Write corrupted sets to disk in the layouts of the public ones, so that any reader of those reads these.
+"""Write corrupted sets to disk in the layouts of the public sets.
 
-Files are written atomically. Existing files are kept, so repeating an interrupted call completes it; delete a file to
-have it made again.
+Files are written atomically and existing files are kept, so repeating an interrupted call completes it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -115,7 +114,8 @@ def write_imagenet_c(
             if not all(path.exists() for path in paths):
                 corrupted = _corrupted(batch, name, severity, seed=seed, device=device)
                 for path, image in zip(paths, corrupted, strict=True):
-                    _write_jpeg(path, pillow.fromarray(image))
+                    with atomic_write(path, durable=False) as unfinished:
+                        pillow.fromarray(image).save(unfinished, "JPEG", quality=85, optimize=True)
         if progress is not None:
             progress("images", start + len(pairs), len(images))
 
@@ -128,11 +128,6 @@ def _stacked(pairs: Sequence[tuple[str, Pixels]]) -> Pixels:
     batch = np.stack([image for _, image in pairs])
     _check_images(batch)
     return batch
-
-
-def _write_jpeg(path: Path, image: Any) -> None:
-    with atomic_write(path, durable=False) as unfinished:
-        image.save(unfinished, "JPEG", quality=85, optimize=True)
 
 
 def _corrupted(images: Pixels, name: str, severity: int, *, seed: int, device: str) -> Pixels:
