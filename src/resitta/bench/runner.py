@@ -138,12 +138,12 @@ class Bench:
 
 
 def identity_digest(identity: Any) -> str:
-    """A short name for all that defines a run."""
+    """A short digest of everything that defines a run."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def weights_digest(model: nn.Module) -> str:
-    """A short name for the weights of a model."""
+    """A short digest of a model's weights."""
     return digest_tensors(model.state_dict().items(), types=False)[:12]
 
 
@@ -235,11 +235,7 @@ def check_classes(model: nn.Module, device: torch.device, images: ImageSet) -> N
 
 
 def usable_device(name: str) -> torch.device:
-    """Return a device by name, or say why it cannot be used.
-
-    >>> usable_device("cpu")
-    device(type='cpu')
-    """
+    """Return a device by name, or say why it cannot be used."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -250,9 +246,5 @@ def usable_device(name: str) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model is.
-
-    >>> device_of(nn.Linear(1, 1))
-    device(type='cpu')
-    """
+    """Where a model is."""
     return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""Checks of a loaded state: a file made by hand can hold values that no adapter has."""
+"""Validation of a loaded state: a file made by hand can hold values that no adapter produces."""
 
 import math
 from collections.abc import Iterable
@@ -17,21 +17,11 @@ from resitta.norm.bn_layers import AdaptiveBN
 from resitta.training.domain_shift import DomainShiftDetector
 
 MOST_CLASSES = 2**20
-"""A count per class is kept: a number of classes beyond any data set would only take memory."""
+"""An upper bound: memories allocate a count per class."""
 
 
 def check_values(adapter: AdapterLike) -> None:
-    """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed.
-
-    >>> from resitta import adapt
-    >>> from resitta.conformance import tiny_network
-    >>> adapter = adapt(tiny_network(), "tent")
-    >>> adapter.samples = -1
-    >>> check_values(adapter)
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadState: its count of samples is -1
-    """
+    """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed."""
     _check_count(adapter.samples, "samples")
     if adapter.entropies.shape != (2,):
         raise BadState(f"its sums of entropies have the shape {tuple(adapter.entropies.shape)}")

@@ -20,12 +20,7 @@ PIXELS_AT_ONCE = 2**21
 
 
 class Subset:
-    """Some images of a set, in a given order.
-
-    >>> whole = ArrayImages(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 2, 3])
-    >>> Subset(whole, np.array([2, 0])).labels.tolist()
-    [2, 0]
-    """
+    """Some images of a set, in a given order."""
 
     def __init__(self, images: ImageSet, indices: Indices) -> None:
         self._images, self._indices = images, indices

@@ -124,11 +124,6 @@ class IndexedEntroBank(EntroBank):
 
     Classes are grouped by their count, so that the dominant ones are known. Each class keeps its samples sorted by age
     and by entropy; of equal entropies the older comes first.
-
-    >>> bank = IndexedEntroBank(2, generator=torch.Generator())
-    >>> bank.add(torch.rand(3, 3, 4, 4), np.array([0, 0, 1]), np.array([0.9, 0.5, 0.7]))
-    >>> sorted(bank.entropies.tolist())
-    [0.5, 0.7]
     """
 
     def __init__(self, capacity: int, **rules: Any) -> None:

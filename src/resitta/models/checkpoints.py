@@ -87,10 +87,6 @@ def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Restore float32 weights from half precision, or from int8 with one scale per output channel.
 
     The scales of `name` are stored as `name::scale`.
-
-    >>> dequantise({"w": torch.tensor([[2], [3]], dtype=torch.int8), "w::scale": torch.tensor([0.5, 1.0])})
-    {'w': tensor([[1.],
-            [3.]])}
     """
     weights = {name: value for name, value in state.items() if not name.endswith("::scale")}
     for name, value in weights.items():

@@ -73,11 +73,7 @@ def create(name: str, checkpoint: str | Path | None = None, /, **options: object
 
 
 def find(name: str) -> Builder:
-    """Return what builds the model of a name from its options, or say that there is no such model.
-
-    >>> find("wrn16x1")({"classes": 3}).fc.out_features
-    3
-    """
+    """Return what builds the model of a name from its options, or say that there is no such model."""
     library, colon, theirs = name.partition(":")
     if is_own_function(name):
         find_function(name)

@@ -67,11 +67,7 @@ def changed(run: RunRecord, dataset: str) -> dict[str, Any]:
 
 
 def dataset_of(paper: Mapping[str, PaperRow]) -> str:
-    """The data set of a main table.
-
-    >>> dataset_of(PAPER.table2)
-    'cifar100'
-    """
+    """The data set of a main table."""
     found = next((name for name in DATASETS if PAPER.main(name) == paper), None)
     if found is None:
         raise BadData(f"these {len(paper)} rows are no main table of the paper; give PAPER.table1, table2 or table3")

@@ -63,7 +63,7 @@ def read_file(root: Path, name: str) -> bytes:
 
 
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Others may ask for gigabytes before the first byte comes out; pictures gain nothing by them."""
+"""Other methods can allocate gigabytes before they yield a byte, and hardly compress pictures."""
 
 
 class ImageZip(FileImages):
@@ -112,7 +112,7 @@ def _class_files(archive: zipfile.ZipFile, path: str | Path) -> dict[str, list[s
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of a picture; never more than the archive says it has, whatever is compressed there."""
+    """Return the bytes of a picture, never more than its declared size (zip bombs)."""
     try:
         member = archive.getinfo(name)
         check_bytes(member.file_size, f"{archive.filename}/{name}")
@@ -121,6 +121,6 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
             raise BadData(f"{archive.filename}/{name} {found}; zip it again without compression, or with deflate.")
         with archive.open(member) as file:
             return file.read(member.file_size)
-    # RuntimeError: encrypted; NotImplementedError: an exotic compression
+    # RuntimeError: encrypted; NotImplementedError: an unknown compression
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
         raise BadData(f"{archive.filename}/{name} is damaged ({error}); download or zip it again.") from error
