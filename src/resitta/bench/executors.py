@@ -111,7 +111,7 @@ def on_processes(
 
 
 def packed(thing: BenchSpec | Job, dumps: Callable[[object], bytes] = pickle.dumps) -> bytes:
-    """Pickle what a worker needs, or say what cannot leave this process."""
+    """Pickle what a worker needs; the error names what cannot be pickled."""
     what = f"{thing.method.name} with its settings" if isinstance(thing, Job) else "the model and the images"
     advice = "define it at the top level of a file, or use engine='local'"
     try:

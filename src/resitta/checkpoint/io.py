@@ -100,7 +100,7 @@ def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
 
 
 def describe(adapter: AdapterLike) -> dict[str, Any]:
-    """Say what a state belongs to. Functions are only named: a file cannot hold them."""
+    """Describe what a state belongs to. Functions are stored by name only."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
     settings = settings_of(adapter.method)
@@ -118,7 +118,7 @@ def describe(adapter: AdapterLike) -> dict[str, Any]:
 
 
 def read_document(path: StatePath) -> dict[str, Any]:
-    """Read a file and insist on a format that this version knows."""
+    """Read a file and check its format version and entries."""
     document = read(Path(path))
     found, version = document.get("format"), document.get("resitta")
     if isinstance(found, int) and found > FORMAT:
@@ -144,7 +144,7 @@ def present_names(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath) -> None:
-    """Insist on the very model that the state was saved with."""
+    """Raise BadState unless the model is the one that the state was saved with."""
     structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
     if structure != adapter.fingerprint.structure:
         raise BadState(f"{path} was saved with another model (other names or shapes); load it with that one")

@@ -21,7 +21,7 @@ MOST_CLASSES = 2**20
 
 
 def check_values(adapter: AdapterLike) -> None:
-    """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed."""
+    """Raise BadState unless all values are valid, those of a guard's snapshots included; nothing is changed."""
     _check_count(adapter.samples, "samples")
     if adapter.entropies.shape != (2,):
         raise BadState(f"its sums of entropies have the shape {tuple(adapter.entropies.shape)}")
@@ -37,7 +37,7 @@ def check_values(adapter: AdapterLike) -> None:
 
 
 def check_learner(learner: nn.Module) -> None:
-    """Raise BadState unless the values of a learner make sense."""
+    """Raise BadState unless the values of a learner are valid."""
     _check_count(getattr(learner, "updates", 0), "updates")
     _check_finite(learner.named_parameters())
     for name, module in learner.named_modules():
@@ -70,7 +70,7 @@ def _check_moments(mean: Tensor, var: Tensor, name: str) -> None:
 
 
 def _check_memory(memory: Memory, name: str) -> None:
-    """Insist on slots that exist, labels of existing classes, entropies, and births in the past, all different."""
+    """Check sizes, labels, entropies, and that births are distinct and in the past."""
     for counter in ("size", "clock", "classes"):
         _check_count(getattr(memory, counter), f"{name} {counter}")
     size, classes, births = memory.size, memory.classes, memory.births
@@ -118,7 +118,7 @@ def _check_shift(shift: DomainShiftDetector, name: str) -> None:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Insist on settings of the kinds it was made with, and for each parameter on values of that parameter's shape."""
+    """Check the types of the settings, and the shapes of what is kept for each parameter."""
     for group in optimizer.param_groups:
         for setting, made_with in optimizer.defaults.items():
             if not _alike(group.get(setting), made_with):

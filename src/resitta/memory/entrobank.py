@@ -134,7 +134,7 @@ class IndexedEntroBank(EntroBank):
         """Algorithm 1, lines 6 to 23."""
         if self.size < self.capacity:
             return self.size
-        if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
+        if not self.compare_uncertainty:  # the random rule needs all dominant samples anyway
             return super().admit(label, entropy)
         dominant, by_age, by_entropy = self._by_count[-1], self._by_age, self._by_entropy
         if self.forget_age is not None:

@@ -1,4 +1,4 @@
-"""Models from elsewhere: timm, torchvision, or a function of the user's own.
+"""External models: timm, torchvision, or a function of the user's own.
 
 timm and torchvision are imported on first use. Their models expect normalised images; they are wrapped in
 `Normalised`, so that they take images in [0, 1] like all others.

@@ -17,9 +17,9 @@ from resitta.errors import UnsuitableModel
 
 HALF = frozenset((torch.float16, torch.bfloat16))
 BatchNorm = _BatchNorm
-"""What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
+"""The base class of BatchNorm1d, 2d, 3d and SyncBatchNorm."""
 FROZEN = {"weight", "bias", "running_mean", "running_var"}
-"""The buffers of a BatchNorm layer that cannot learn."""
+"""The buffers of a frozen BatchNorm layer such as torchvision's."""
 Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From activations to the mean and biased variance of each channel."""
 

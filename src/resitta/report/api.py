@@ -82,7 +82,7 @@ def record_paths(folder: Path) -> list[Path]:
 
 
 def paths_of(runs: Sequence[RunRecord], folder: Path) -> list[Path]:
-    """Those files of a folder that hold some of these runs; other files are passed over."""
+    """The files of a folder that hold these runs; others are ignored."""
     return [path for path in record_paths(folder) if _holds_one_of(path, runs)]
 
 

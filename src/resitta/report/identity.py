@@ -76,7 +76,7 @@ def _empty(value: Any) -> bool:
 
 
 OPAQUE = (FOLDER, "code", "method_source", "model_code", "model_source", "weights", "images")
-"""Facts that say little to a reader, in the order in which they are tried where nothing else tells rows apart."""
+"""Facts that mean little to a reader; named, in this order, only where nothing else distinguishes rows."""
 
 Fact = tuple[str, Any]
 

@@ -1,4 +1,4 @@
-"""Runs beside the paper: which can be compared with its tables, and its ablation and sweeps among records."""
+"""Comparison with the paper: which runs match its tables, and its ablation and sweeps among records."""
 
 import re
 from collections.abc import Mapping, Sequence

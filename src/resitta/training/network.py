@@ -35,7 +35,7 @@ MISFITS = re.compile(
     r"|Output size is too small|too small for|smaller than kernel size|Expected \dD|expected \dD|[Ee]xpected 4-?D"
     r"|elements not \d+|(size|height|width|image).* doesn't match model",
 )
-"""How torch and timm say that the shape of a tensor does not go with a layer's weights."""
+"""Messages of torch and timm about a shape that does not fit a layer."""
 
 
 class Network(nn.Module):
@@ -159,7 +159,9 @@ class Network(nn.Module):
         """Return the logits, N×C."""
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         place, fast = images.device.type, self.precision == "bf16"
-        autocast = torch.autocast(place, torch.bfloat16, enabled=fast, cache_enabled=False)  # not the caller's
+        autocast = torch.autocast(
+            place, torch.bfloat16, enabled=fast, cache_enabled=False
+        )  # overrides the caller's autocast
         try:
             with autocast, self._bf16_weights() if fast and place in CASTS_ON else nullcontext():
                 answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place

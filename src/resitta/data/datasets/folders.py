@@ -11,7 +11,7 @@ from resitta.errors import BadData
 
 
 class ImageFolder(FileImages):
-    """Images as `root/<class>/<name>.png`; the class is the place of its folder in sorted order.
+    """Images as `root/<class>/<name>.png`; the class is the index of its folder in sorted order.
 
     Hidden files are skipped, and so are files beside the class folders. Images keep their stored size, which must be
     the same for all, unless `size` asks for ImageNet's scaling and cropping.
@@ -67,7 +67,7 @@ COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class ImageZip(FileImages):
-    """Images as `<class>/<name>.png` inside a zip; the class is the place of its folder in sorted order.
+    """Images as `<class>/<name>.png` inside a zip; the class is the index of its folder in sorted order.
 
     Nothing is unpacked to disk. The zip stays open for as long as this object lives. Images keep their stored
     size unless `size` asks for ImageNet's scaling and cropping.
