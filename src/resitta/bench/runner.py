@@ -137,9 +137,9 @@ class Bench:
         return None not in (job.method_source, self.about.get("model_source", ""))
 
 
-def identity_digest(identity: Any) -> str:
-    """A short digest of everything that defines a run."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def identity_digest(identity: Any, length: int = 12) -> str:
+    """A short digest of everything that defines a run, or of any part of it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:length]
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -115,7 +115,7 @@ def serve(
     given["model_options"] = options = parse_pairs(model_options, "--model-set")
     given["settings"] = parse_pairs(settings, "--set", BY_METHOD)
     if model == DEMO:
-        given |= {"model": demo_network, "size": size or DEMO_SIZE}
+        given |= {"model": demo_network, "size": DEMO_SIZE if size is None else size}
     else:
         launch.check_model(model, checkpoint, options, untrained=untrained, others=[DEMO])
     given |= {"size": launch.image_side(model, given["size"]), "readers": readers if engine == "ray" else None}

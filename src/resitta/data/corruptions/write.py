@@ -3,7 +3,7 @@
 Files are written atomically and existing files are kept, so repeating an interrupted call completes it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TypeAlias
@@ -54,25 +54,22 @@ def write_cifar_c(
     for name in names:
         path = folder / f"{name}.npy"
         if not path.exists():
-            parts = _parts(images, name, seed=seed, device=device, chunk=chunk)
-            _write_array(path, (len(every_label), *images.shape[1:]), parts, progress)
+            _write_array(path, images, name, seed=seed, device=device, chunk=chunk, progress=progress)
     small = every_label.max() < 256  # the public files hold bytes
     every_label = every_label.astype(np.uint8 if small else np.int64)
     with atomic_write(folder / "labels.npy", durable=False) as path, path.open("wb") as file:
         np.save(file, every_label)
 
 
-def _parts(images: Pixels, name: str, *, seed: int, device: str, chunk: int) -> Iterator[Pixels]:
-    for severity in SEVERITIES:
-        for start in range(0, len(images), chunk):
-            yield _corrupted(images[start : start + chunk], name, severity, seed=seed, device=device)
-
-
-def _write_array(path: Path, shape: tuple[int, ...], parts: Iterable[Pixels], progress: Progress | None) -> None:
+def _write_array(
+    path: Path, images: Pixels, name: str, *, seed: int, device: str, chunk: int, progress: Progress | None
+) -> None:
+    """Write one corruption of the images at all severities, `chunk` images at a time."""
+    shape = (len(SEVERITIES) * len(images), *images.shape[1:])
     with atomic_write(path, durable=False) as unfinished:
-        file = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape)
-        done = 0
-        for part in parts:
+        file, done = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape), 0
+        for severity, start in product(SEVERITIES, range(0, len(images), chunk)):
+            part = _corrupted(images[start : start + chunk], name, severity, seed=seed, device=device)
             file[done : done + len(part)] = part
             done += len(part)
             if progress is not None:
