@@ -203,7 +203,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 broken")
     (tmp_path / "file.py").write_text("def make():\n    return 3\n")
-    monkeypatch.setattr("resitta.data.download.fetch", lambda *_, **__: None)
+    monkeypatch.setattr("resitta.data.fetch", lambda *_, **__: None)
     monkeypatch.setattr("resitta.conformance.check_method", lambda *_, **__: [])
     return tmp_path
 

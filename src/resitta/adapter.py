@@ -16,7 +16,6 @@ from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.checkpoint import io as store
 from resitta.checkpoint.autosave import newest_state
 from resitta.checkpoint.fingerprint import Fingerprint
-from resitta.checkpoint.loading import read_adapter
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.inputs import (
     UNRECORDABLE,
@@ -127,7 +126,7 @@ def load(model: nn.Module, path: store.StatePath, **functions: Callable[..., Any
     >>> torch.equal(adapter(images), other(images))
     True
     """
-    return read_adapter(path, functions, lambda method, **options: Adapter(model, method, **options))
+    return store.read_adapter(path, functions, lambda method, **options: Adapter(model, method, **options))
 
 
 def recover(model: nn.Module, folder: store.StatePath, **functions: Callable[..., Any]) -> "Adapter":
@@ -226,9 +225,7 @@ class Adapter(nn.Module):
             self.rollback = Rollback(self.learner, self.generator)
             self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         for module in self.modules():
-            if isinstance(
-                module, CudaGraphs
-            ):  # a graph cannot be interrupted by predictions, as learning in the background is
+            if isinstance(module, CudaGraphs):  # background learning yields to predictions, a graph cannot
                 module.enabled = self.options.cuda_graphs and self.background is None
         if self.background is not None:
             self.background.connect(self)
@@ -345,7 +342,7 @@ class Adapter(nn.Module):
         self.add_callback(Listener(callback))
 
     def emit(self, event: object) -> None:
-        """Tell every callback of an event."""
+        """Report an event to every callback."""
         for callback in self.callbacks:
             callback.on_event(self, event)
 
@@ -400,7 +397,7 @@ class Adapter(nn.Module):
 
     @synchronized
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Continue from a snapshot. One that does not fit leaves the adapter as it was."""
+        """Continue from a snapshot. One that does not fit leaves the adapter unchanged."""
         if assign:
             raise BadState("assign=True would take the tensors away from the optimizer; load without it")
         with torch.inference_mode(False):
@@ -409,7 +406,7 @@ class Adapter(nn.Module):
         return fitted
 
     def _loaded(self) -> None:
-        """Let calls and callbacks know of another state."""
+        """Publish the new state to predictions and callbacks."""
         if self.background is not None:
             self.background.publish(self)
         self.emit(Restarted(samples=self.samples))

@@ -1,4 +1,4 @@
-"""The tree of exceptions: catch `ResittaError` for all of them, or one branch for one kind of trouble.
+"""The exception hierarchy: catch `ResittaError` for all of them, or a subclass for one kind of error.
 
 Every message says what was wrong, what was found, and what to do about it.
 
@@ -50,7 +50,7 @@ class BadState(ResittaError, ValueError):
 
 
 class NotSaved(ResittaError, OSError):
-    """A state could not be written to disk, or not for good: the message says what is there now, the old or the new."""
+    """A state could not be written to disk, or not durably; the message says which version is there now."""
 
 
 class Collapsed(ResittaError):

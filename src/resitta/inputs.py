@@ -1,4 +1,4 @@
-"""What may enter an adapter: float images in [0, 1], N×C×H×W, finite, on the model's device.
+"""Checks of input images: floats in [0, 1], N×C×H×W, finite, on the model's device.
 
 A refusal names the expression that turns images as other libraries return them into such a batch.
 """

@@ -1,4 +1,4 @@
-"""Settings: how a frozen dataclass declares and checks them, and how command lines spell them. Needs no torch."""
+"""Settings of frozen dataclasses: declaration, validation, and parsing from the command line. Needs no torch."""
 
 import ast
 import dataclasses

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from resitta.accel.parallel_streams import ParallelStreams, side_stream
+from resitta.accel.cuda_graphs import ParallelStreams, side_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA graphs have branches")
 

@@ -47,6 +47,6 @@ def test_fetch_uses_the_downloader(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         asked.append((name, root))
         return root / "CIFAR-10-C"
 
-    monkeypatch.setattr("resitta.data.download.fetch", fake)
+    monkeypatch.setattr("resitta.data.fetch", fake)
     assert main(["data", "fetch", "cifar10c", "--root", str(tmp_path)]) == 0
     assert asked == [("cifar10c", tmp_path)]

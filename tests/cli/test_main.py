@@ -72,11 +72,11 @@ sys.exit(main())
 @pytest.mark.parametrize(
     ("arguments", "place", "advice"),
     [
-        (["bench", "wrn16x1", "photos"], "resitta.bench.api.run", "repeat the command to continue"),
-        (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.experiments.reproduce", "repeat the command"),
+        (["bench", "wrn16x1", "photos"], "resitta.bench.run", "repeat the command to continue"),
+        (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.reproduce", "repeat the command"),
         (["serve", "demo"], "resitta.serve.launch.serve", "with --state, repeat the command"),
         (["demo"], "resitta.demo.run.run_demo", "the trained network is kept"),
-        (["data", "fetch", "cifar10c"], "resitta.data.download.fetch", "repeat the command to resume the download"),
+        (["data", "fetch", "cifar10c"], "resitta.data.fetch", "repeat the command to resume the download"),
     ],
 )
 def test_ctrl_c_exits_with_130_and_says_how_to_go_on(

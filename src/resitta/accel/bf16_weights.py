@@ -13,9 +13,9 @@ OPERATIONS = {F.conv1d, F.conv2d, F.conv3d, F.linear}
 
 
 class Bf16Weights(nn.Module):
-    """Copies of weights that never change, in half the memory and in the layout that convolutions are fastest in.
+    """A cache of bfloat16 copies of frozen weights, in the memory format that convolutions are fastest in.
 
-    It is a module without state so that moving whatever it is part of makes it forget its copies.
+    It is a stateless module, so that moving its parent clears the cache.
 
     >>> weight, casts = torch.ones(1, 2), Bf16Weights()
     >>> with casts.of([weight]):
@@ -35,7 +35,7 @@ class Bf16Weights(nn.Module):
 
     @contextmanager
     def of(self, frozen: Iterable[Tensor], *, channels_last: bool = False) -> Iterator[None]:
-        """Inside, let convolutions and linear layers take copies of these weights in their place."""
+        """Inside, convolutions and linear layers use the cached copies of these weights."""
         places = {weight.data_ptr() for weight in frozen}
 
         def cast(weight: Tensor) -> Tensor:

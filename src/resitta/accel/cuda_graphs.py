@@ -10,9 +10,11 @@ reads and writes the memory it was recorded with. Hence the rules for a function
   that a chain of functions works in one place.
 """
 
+import functools
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ RECORDING = new_lock(LockRank.MOMENT)
 
 
 def _traits(value: Tensor) -> tuple[Any, ...]:
-    """All that a recording knows of a tensor but its values and where they lie.
+    """What a recording depends on besides a tensor's values: shape, dtype, strides and device.
 
     >>> _traits(torch.ones(2)) == _traits(torch.zeros(2)), _traits(torch.ones(2)) == _traits(torch.ones(3))
     (True, False)
@@ -59,13 +61,7 @@ class Recording:
 
 
 def fill(places: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
-    """Copy each value to its place; one that lies in the place of another is saved from it first.
-
-    >>> a, b = torch.tensor([1.0]), torch.tensor([2.0])
-    >>> fill((a, b), (torch.tensor([3.0]), a))
-    >>> a, b
-    (tensor([3.]), tensor([1.]))
-    """
+    """Copy each value into its static input; a value that is itself a static input is cloned first."""
     moves = [(place, value) for place, value in zip(places, values, strict=True) if value is not place]
     saved = [value.clone() if any(value is place for place in places) else value for _, value in moves]
     for (place, _), value in zip(moves, saved, strict=True):
@@ -75,8 +71,8 @@ def fill(places: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
 class CudaGraphs(nn.Module):
     """Calls functions of tensors; from the third time on with the same shapes, on a CUDA device, as recordings.
 
-    Anywhere else, and whenever recording fails, the function is called as it is. It is a module without state so
-    that moving or loading whatever it is part of, which may exchange tensors, makes it forget its recordings.
+    Elsewhere, and when recording fails, the function is called as it is. It is a stateless module, so that moving or
+    loading its parent, which may replace tensors, drops the recordings.
 
     >>> replay = CudaGraphs()
     >>> replay(torch.square, torch.tensor([3.0]))
@@ -151,3 +147,45 @@ class CudaGraphs(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle everything but the recordings."""
         return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_places": {}, "_pool": None}
+
+
+@functools.cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one side stream of a device: libraries keep dozens of megabytes of workspace for each stream."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class ParallelStreams:
+    """Work inside `with streams(x)` runs in parallel with the work that follows, until `join`.
+
+    Only inside recorded graphs: kernels launched one by one seldom fill even one stream, and their memory would have to
+    be protected from early reuse.
+
+    >>> streams = ParallelStreams()
+    >>> with streams(torch.ones(1)):
+    ...     two = 1 + torch.ones(1)
+    >>> streams.join()
+    >>> two
+    tensor([2.])
+    """
+
+    def __init__(self) -> None:
+        self.stream: torch.cuda.Stream | None = None
+
+    @contextmanager
+    def __call__(self, x: Tensor) -> Iterator[None]:
+        """Begin after all that was done so far, on the device of x."""
+        stream = side_stream(x.device) if x.is_cuda else None  # made before the first recording, not in it
+        self.stream = stream if stream is not None and torch.cuda.is_current_stream_capturing() else None
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """Let what follows wait for the side stream."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+            self.stream = None

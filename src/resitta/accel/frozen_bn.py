@@ -9,11 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def is_replaceable(layer: _BatchNorm) -> bool:
-    """Whether `frozen_bn` can replace a layer's forward pass: an ordinary trainable layer without hooks.
-
-    >>> is_replaceable(torch.nn.BatchNorm2d(3)), is_replaceable(torch.nn.BatchNorm2d(3, affine=False))
-    (True, False)
-    """
+    """Whether `frozen_bn` can replace a layer's forward pass: an ordinary trainable layer without hooks."""
     trained = torch.is_grad_enabled() and layer.weight is not None and layer.weight.requires_grad
     ordinary = type(layer).forward is _BatchNorm.forward and layer.bias is not None
     return trained and ordinary and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)

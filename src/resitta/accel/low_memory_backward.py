@@ -5,6 +5,7 @@ It saves the result of every ReLU, whose backward pass needs only the sign mask.
 own input, even the mask can be recomputed.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ class LowMemoryBackward(TorchFunctionMode):
         if func in CONVOLUTIONS:
             weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
             if not weight.requires_grad:
-                with saved_tensors_hooks(_shell_unless(weight.shape), _unpack):
+                with saved_tensors_hooks(_shell_unless(weight.shape), operator.call):
                     return func(*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -79,10 +80,6 @@ class LowMemoryReLU(torch.autograd.Function):
 
 Unpack = Callable[[], Tensor]
 """What is saved of a tensor: a function that returns it, or one of its shape."""
-
-
-def _unpack(kept: Unpack) -> Tensor:
-    return kept()
 
 
 def _shell_unless(weight: torch.Size) -> Callable[[Tensor], Unpack]:

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -92,21 +92,12 @@ def run(
     >>> print(records.table().splitlines()[0].split())
     ['Method', 'fog', 'snow', 'Avg']
     """
+    given = locals()
+    protocol = Protocol(**{field.name: given[field.name] for field in fields(Protocol)})
     where = Executor(name=engine, workers=workers, address=address, threads=threads)
     chosen = choose(methods, preset=preset, settings=settings)
-    protocol = Protocol(
-        corruptions=tuple(corruptions),
-        severity=severity,
-        order=order,
-        delta=delta,
-        within_slot=within_slot,
-        course=course,
-        visits=visits,
-        per_domain=per_domain,
-        batch_size=batch_size,
-        corruption_seed=corruption_seed,
-    )
-    with _folder(out) as folder, _threads(threads):
+    kept_in = tempfile.TemporaryDirectory(prefix="resitta-bench-") if out is None else nullcontext(str(out))
+    with kept_in as folder, _threads(threads):
         spec = BenchSpec(
             protocol=protocol,
             model=model,
@@ -115,7 +106,7 @@ def run(
             model_options=tuple((model_options or {}).items()),
             size=size,
             listing=None if listing is None else Path(listing),
-            out=folder,
+            out=Path(folder),
             device=device or (str(device_of(model)) if isinstance(model, nn.Module) else "cpu"),
         )
         jobs = [Job(method=method, seed=seed) for method in chosen for seed in _seeds(seeds)]
@@ -147,15 +138,6 @@ def _seeds(seeds: Sequence[int]) -> list[int]:
     if isinstance(seeds, int) or not len(seeds):
         raise BadSetting(f"seeds takes a list of whole numbers such as [1, 2, 3], found {seeds!r}")
     return list(seeds)
-
-
-@contextmanager
-def _folder(out: str | Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory(prefix="resitta-bench-") as folder:
-        yield Path(folder)
 
 
 @contextmanager

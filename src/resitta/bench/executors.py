@@ -31,7 +31,7 @@ Results = Iterator[tuple[Job, Any]]
 
 
 class DoubtfulRuns(UserWarning):
-    """The runs can be made, but their numbers say little: the weights of the network are random."""
+    """The network has random weights, so its errors say nothing about the methods."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,6 @@ class Executor:
 
     `workers`: how many at a time; None means one per core. `address`: a running Ray cluster; None starts one here.
     `threads`: of each run on the CPU; None means one.
-
-    >>> Executor(name="processes", workers=0)
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadSetting: workers must be >= 1, found 0; its default is None
     """
 
     name: Literal["local", "processes", "ray"] = "local"
@@ -116,7 +111,7 @@ def on_processes(
 
 
 def packed(thing: BenchSpec | Job, dumps: Callable[[object], bytes] = pickle.dumps) -> bytes:
-    """Pickle what a worker needs, or say what cannot leave this process."""
+    """Pickle what a worker needs; the error names what cannot be pickled."""
     what = f"{thing.method.name} with its settings" if isinstance(thing, Job) else "the model and the images"
     advice = "define it at the top level of a file, or use engine='local'"
     try:

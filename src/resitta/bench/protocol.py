@@ -75,15 +75,12 @@ class Protocol:
         images = [sets[domain] for domain in domains]
         if self.order == "mixed":
             return mixed(names, images, rng)
-        return continual(names, images, self._order(), rng)
-
-    def _order(self) -> Order:
         orders: dict[str, Order] = {
             "ptta": partial(dirichlet, delta=self.delta, within_slot=self.within_slot),
             "sorted": lambda labels, _: label_sorted(labels),
             "iid": shuffled,
         }
-        return orders[self.order]
+        return continual(names, images, orders[self.order], rng)
 
 
 def open_domains(
@@ -96,36 +93,26 @@ def open_domains(
     check: Check = lambda _: None,
     **options: Any,
 ) -> dict[Domain, ImageSet]:
-    """Open every domain of a protocol: read from a corrupted set, or made from clean images and kept in the cache.
+    """Open every domain of a protocol: from a corrupted set on disk, or by corrupting clean images (cached).
 
-    `check` is called on clean images before they are corrupted, on each set that is read as it is.
+    `check` is called on each set of images that is opened, before it is corrupted.
     """
-    domains = sorted(set(protocol.domains()), key=protocol.domains().index)
-    if isinstance(data, Path) and holds_corruptions(data):
-        opened = partial(_published, protocol, data, options, check)
-    else:
+    domains = dict.fromkeys(protocol.domains())
+    folder = data if isinstance(data, Path) and holds_corruptions(data) else None
+    if folder is None:
         clean = evenly(open_images(data, **options) if isinstance(data, Path) else data, protocol.per_domain)
         check(clean)
-        opened = partial(_made, protocol, clean, cache, device)
     sets: dict[Domain, ImageSet] = {}
-    for done, domain in enumerate(domains, start=1):
-        sets[domain] = opened(domain)
+    for done, (name, severity) in enumerate(domains, start=1):
+        if folder is not None:
+            images = open_images(folder, corruption=name, severity=severity, **options)
+            check(images)
+            images = evenly(images, protocol.per_domain)
+        elif name == CLEAN:
+            images = clean
+        else:
+            images = corrupted(clean, name, severity, cache, seed=protocol.corruption_seed, device=device)
+        sets[name, severity] = images
         if progress:
             progress(done, len(domains))
     return sets
-
-
-def _published(protocol: Protocol, data: Path, options: dict[str, Any], check: Check, domain: Domain) -> ImageSet:
-    """Read a domain from a corrupted set."""
-    name, severity = domain
-    images = open_images(data, corruption=name, severity=severity, **options)
-    check(images)
-    return evenly(images, protocol.per_domain)
-
-
-def _made(protocol: Protocol, clean: ImageSet, cache: Path, device: torch.device | str, domain: Domain) -> ImageSet:
-    """Corrupt clean images, unless the cache holds them."""
-    name, severity = domain
-    if name == CLEAN:
-        return clean
-    return corrupted(clean, name, severity, cache, seed=protocol.corruption_seed, device=device)

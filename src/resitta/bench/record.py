@@ -28,10 +28,10 @@ class RunRecord:
     """One method on one stream. Errors are per cent; traces hold one value per `window` samples.
 
     `borders` holds the sample at which each domain begins; it is empty when domains are mixed. `device_memory_mb` is
-    the peak of an accelerator's memory, `host_memory_mb` what the process came to hold beyond the model and the open
-    data (None where it was not measured). `identity` is everything that defines the run except its seed: protocol,
-    method, settings, weights, images and so on; runs may be averaged only where it is equal. It is empty for a run
-    that was not read from a file. `made` is when the run ended, in UTC; older files do not say.
+    the peak memory of an accelerator, `host_memory_mb` the growth of the process beyond the model and the open data
+    (None if not measured). `identity` is everything that defines the run except its seed: protocol, method, settings,
+    weights, images and so on; only runs with equal identities may be averaged. It is empty for a run that was not read
+    from a file. `made` is when the run ended, in UTC; older files lack it.
     """
 
     method: str

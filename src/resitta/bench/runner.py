@@ -28,7 +28,7 @@ from resitta.models.user_code import with_files
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One run that is wanted: a method with its settings, and a seed. A method of a user's file can be pickled too.
+    """A requested run: a method with its settings, and a seed. Methods of a user's file can be pickled too.
 
     `source` is the digest of the method's source in the process that made the job.
     """
@@ -61,7 +61,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Bench:
-    """A model and the domains of a protocol, ready for jobs. Records go into the folder `out`."""
+    """A model and the domains of a protocol, ready to run jobs. Records go into the folder `out`."""
 
     protocol: Protocol
     model: nn.Module
@@ -82,7 +82,7 @@ class Bench:
         return self.out / f"{job.method.name}-{job.seed}-{identity_digest(self.identity(job))}.json"
 
     def identity(self, job: Job) -> dict[str, Any]:
-        """All that defines a run, down to the pixels, the weights and the source code.
+        """Everything that defines a run, down to the pixels, the weights and the source code.
 
         `version` is the library's; `method_source` covers the method's own files (see `resitta.bench.source_digest`),
         `about` the source of a model of the user's own. A change in another file of the library shows in its version.
@@ -103,7 +103,7 @@ class Bench:
         }
 
     def finished(self, job: Job) -> bool:
-        """Whether a job has a record that can stand for it; never if the code it ran cannot be compared."""
+        """Whether a job has a valid record; never if its code is not in a file and so cannot be compared."""
         return self._comparable(job) and self.path(job).exists()
 
     def record(self, job: Job, progress: Progress | None = None, *, rerun: bool = False) -> RunRecord:
@@ -137,13 +137,13 @@ class Bench:
         return None not in (job.method_source, self.about.get("model_source", ""))
 
 
-def identity_digest(identity: Any) -> str:
-    """A short name for all that defines a run."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:12]
+def identity_digest(identity: Any, length: int = 12) -> str:
+    """A short digest of everything that defines a run, or of any part of it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:length]
 
 
 def weights_digest(model: nn.Module) -> str:
-    """A short name for the weights of a model."""
+    """A short digest of a model's weights."""
     return digest_tensors(model.state_dict().items(), types=False)[:12]
 
 
@@ -191,7 +191,7 @@ class BenchSpec:
         return self.source if self.source is not None and not by_name else model_source(self.model)
 
     def open(self, progress: Progress | None = None) -> Bench:
-        """Load the model and open the data; clean images are corrupted now, unless that was done before."""
+        """Load the model and open the data; clean images are corrupted now, unless they are cached."""
         device = usable_device(self.device)
         model, about, untrained = self._model(device)
         given = {"size": self.size, "listing": self.listing}
@@ -235,11 +235,7 @@ def check_classes(model: nn.Module, device: torch.device, images: ImageSet) -> N
 
 
 def usable_device(name: str) -> torch.device:
-    """Return a device by name, or say why it cannot be used.
-
-    >>> usable_device("cpu")
-    device(type='cpu')
-    """
+    """Return a device by name, or say why it cannot be used."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -250,9 +246,5 @@ def usable_device(name: str) -> torch.device:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model is.
-
-    >>> device_of(nn.Linear(1, 1))
-    device(type='cpu')
-    """
+    """Where a model is."""
     return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))

@@ -1,6 +1,6 @@
 """Digests of source code: a run of changed code is another run.
 
-A digest covers the file that defines a class or function and the user's files it takes others from. The rest of this
+A digest covers the file that defines a class or function and the user's files it imports from. The rest of this
 library and installed packages are covered by their versions: the library's is part of the identity of a run, those of
 Python, torch and numpy are in its environment.
 """

@@ -1,1 +1,1 @@
-"""An adapter on disk: one file that verifies itself, written at once or not at all."""
+"""Adapters on disk: one self-verifying file, written atomically."""

@@ -11,14 +11,7 @@ from resitta.errors import NotSaved
 
 
 def write_atomically(path: Path, data: bytes | bytearray) -> None:
-    """Write bytes to a file, atomically and durably.
-
-    >>> import tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> write_atomically(Path(folder.name) / "new" / "file", b"content")
-    >>> (Path(folder.name) / "new" / "file").read_bytes()
-    b'content'
-    """
+    """Write bytes to a file, atomically and durably."""
     with atomic_write(path, size=len(data)) as temporary:
         temporary.write_bytes(data)
 

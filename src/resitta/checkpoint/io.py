@@ -5,17 +5,18 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from resitta._deprecated import rename
 from resitta.checkpoint.atomic_write import write_atomically
 from resitta.checkpoint.format import read, seal
 from resitta.checkpoint.values import check_values
-from resitta.errors import BadState
-from resitta.method import AdapterLike, get_method, list_methods
-from resitta.monitor.guard import load_guard
+from resitta.errors import BadState, UnsuitableModel
+from resitta.method import AdapterLike, create, get_method, list_methods
+from resitta.monitor.guard import Guard, load_guard
 
 logger = logging.getLogger(__name__)
+A = TypeVar("A", bound=AdapterLike)
 FORMAT = 1
 ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, "model": dict, "state": dict}
 StatePath = str | os.PathLike[str]
@@ -26,12 +27,12 @@ KEPT = ("seed", "precision", "non_finite", "guard")
 
 
 def save(adapter: AdapterLike, path: StatePath) -> None:
-    """Write everything about an adapter but its source model, at once or not at all."""
+    """Write everything about an adapter but its source model, atomically."""
     write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
 
 
 def restore(adapter: AdapterLike, path: StatePath) -> None:
-    """Continue from a file. One that does not fit leaves the adapter as it was.
+    """Continue from a file. One that does not fit leaves the adapter unchanged.
 
     Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
     (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
@@ -49,8 +50,18 @@ def restore(adapter: AdapterLike, path: StatePath) -> None:
     _warn_of_differences(document, described, path)
 
 
+def read_adapter(path: StatePath, functions: dict[str, Any], make: Callable[..., A]) -> A:
+    """Read a file and return the adapter that `make(method, **options)` builds from it, in the saved state."""
+    document = read_document(path)
+    _check_functions([str(name) for name in document["functions"]], functions, path)
+    adapter = _make(make, document, functions, path)
+    check_model(adapter, document, path)
+    adapter.load_state_dict(document["state"])
+    return adapter
+
+
 def load_state(adapter: AdapterLike, load: Callable[..., Any], state: Mapping[str, Any], strict: bool) -> Any:
-    """Load a `state_dict` with torch's own `load`; one that does not fit leaves the adapter as it was."""
+    """Load a `state_dict` with torch's own `load`; one that does not fit leaves the adapter unchanged."""
     before = adapter.state_dict()
     try:
         fitted = load(state, strict)
@@ -89,7 +100,7 @@ def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
 
 
 def describe(adapter: AdapterLike) -> dict[str, Any]:
-    """Say what a state belongs to. Functions are only named: a file cannot hold them."""
+    """Describe what a state belongs to. Functions are stored by name only."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
     settings = settings_of(adapter.method)
@@ -107,7 +118,7 @@ def describe(adapter: AdapterLike) -> dict[str, Any]:
 
 
 def read_document(path: StatePath) -> dict[str, Any]:
-    """Read a file and insist on a format that this version knows."""
+    """Read a file and check its format version and entries."""
     document = read(Path(path))
     found, version = document.get("format"), document.get("resitta")
     if isinstance(found, int) and found > FORMAT:
@@ -119,12 +130,7 @@ def read_document(path: StatePath) -> dict[str, Any]:
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """The values of a settings dataclass, such as a method, by name.
-
-    >>> from resitta.methods import Tent
-    >>> settings_of(Tent(lr=0.1))["lr"]
-    0.1
-    """
+    """The values of a settings dataclass, such as a method, by name."""
     return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
 
 
@@ -138,7 +144,7 @@ def present_names(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath) -> None:
-    """Insist on the very model that the state was saved with."""
+    """Raise BadState unless the model is the one that the state was saved with."""
     structure, content = (str(document["model"].get(name)) for name in ("structure", "content"))
     if structure != adapter.fingerprint.structure:
         raise BadState(f"{path} was saved with another model (other names or shapes); load it with that one")
@@ -185,3 +191,28 @@ def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
 def _normalized(adapter: AdapterLike) -> tuple[list[float], list[float]] | None:
     mean, std = adapter.source.mean, adapter.source.std
     return None if mean is None or std is None else (mean.flatten().tolist(), std.flatten().tolist())
+
+
+def _check_functions(needed: list[str], given: dict[str, Any], path: StatePath) -> None:
+    for name in needed:
+        if not callable(given.get(name)):
+            raise BadState(f"{path} was saved with a function as {name}; pass it again: load(model, path, {name}=...)")
+    for name in given:
+        if name not in needed:
+            known = f"only functions are passed again ({', '.join(needed)})" if needed else "it needs no functions"
+            raise BadState(f"{name} does not belong to {path}: {known}, all else is in the file; leave it out")
+
+
+def _make(make: Callable[..., A], document: dict[str, Any], functions: dict[str, Any], path: StatePath) -> A:
+    """Build the adapter that a file describes, in its initial state."""
+    options = {name: functions[name] for name in functions if name == "output"}
+    settings = {name: functions[name] for name in functions if name != "output"}
+    try:
+        method = create(document["method"], **document["settings"], **settings)
+        guard = False if document["guard"] is None else Guard(**document["guard"])
+        return make(method, **document["options"], **options, guard=guard)
+    except UnsuitableModel:
+        raise
+    except Exception as error:  # the seal keeps accidents out; a file made by hand can describe anything
+        advice = "if the method is your own, import it first"
+        raise BadState(f"{path} describes an adapter that cannot be made here ({error}); {advice}") from error

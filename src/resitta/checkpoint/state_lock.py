@@ -18,14 +18,6 @@ class Claim:
 
     Writers are services and `Autosave`s, in this process or others. The lock file is never removed, since another
     process may hold it by then. The process id in it serves messages only.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> claim = Claim(folder)
-    >>> claim.held
-    True
-    >>> claim.release()
-    >>> Claim(folder).release()
     """
 
     def __init__(self, folder: Path) -> None:

@@ -22,22 +22,22 @@ from resitta.checkpoint.fingerprint import raw_bytes
 from resitta.errors import BadState
 
 
-def take_apart(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Return a JSON value; copies of the tensors are put into `tensors`, named by path, equal ones once."""
-    return _take_apart(value, tensors, {}, "")
+def take_apart(value: Any, tensors: dict[str, Tensor], place: str = "", known: dict[Any, str] | None = None) -> Any:
+    """Return a JSON value; copies of the tensors are put into `tensors`, named by path, equal ones once.
 
-
-def _take_apart(value: Any, tensors: dict[str, Tensor], known: dict[Any, str], place: str) -> Any:
+    Recursive calls pass the path so far and the tensors already stored.
+    """
+    known = {} if known is None else known
     match value:
         case Tensor():
             return {"$tensor": _keep(value, tensors, known, place)}
         case None | bool() | int() | float() | str():
             return value
         case list() | tuple():
-            items = [_take_apart(item, tensors, known, f"{place}/{index}") for index, item in enumerate(value)]
+            items = [take_apart(item, tensors, f"{place}/{index}", known) for index, item in enumerate(value)]
             return items if isinstance(value, list) else {"$tuple": items}
         case Mapping() if all(isinstance(key, str | int) for key in value):
-            items = [[key, _take_apart(item, tensors, known, f"{place}/{key}")] for key, item in value.items()]
+            items = [[key, take_apart(item, tensors, f"{place}/{key}", known)] for key, item in value.items()]
             plain = all(isinstance(key, str) and not key.startswith("$") for key in value)
             return dict(items) if plain else {"$dict": items}
         case _:
@@ -46,25 +46,22 @@ def _take_apart(value: Any, tensors: dict[str, Tensor], known: dict[Any, str], p
             raise BadState(f"{place} is a {kind}, which a state file cannot hold; keep {wanted}")
 
 
-def put_together(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo `take_apart`. No two places share a tensor."""
-    return _put_together(tree, tensors, set())
-
-
-def _put_together(tree: Any, tensors: Mapping[str, Tensor], used: set[str]) -> Any:
+def put_together(tree: Any, tensors: Mapping[str, Tensor], used: set[str] | None = None) -> Any:
+    """Undo `take_apart`; a tensor that is `used` already is copied, so that no two places share one."""
+    used = set() if used is None else used
     match tree:
         case {"$tensor": name}:
             first = name not in used
             used.add(name)
             return tensors[name] if first else tensors[name].clone()
         case {"$tuple": items}:
-            return tuple(_put_together(item, tensors, used) for item in items)
+            return tuple(put_together(item, tensors, used) for item in items)
         case {"$dict": items}:
-            return {key: _put_together(item, tensors, used) for key, item in items}
+            return {key: put_together(item, tensors, used) for key, item in items}
         case dict():
-            return {key: _put_together(item, tensors, used) for key, item in tree.items()}
+            return {key: put_together(item, tensors, used) for key, item in tree.items()}
         case list():
-            return [_put_together(item, tensors, used) for item in tree]
+            return [put_together(item, tensors, used) for item in tree]
         case _:
             return tree
 

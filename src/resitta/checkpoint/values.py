@@ -1,4 +1,4 @@
-"""Checks of a loaded state: a file made by hand can hold values that no adapter has."""
+"""Validation of a loaded state: a file made by hand can hold values that no adapter produces."""
 
 import math
 from collections.abc import Iterable
@@ -17,21 +17,11 @@ from resitta.norm.bn_layers import AdaptiveBN
 from resitta.training.domain_shift import DomainShiftDetector
 
 MOST_CLASSES = 2**20
-"""A count per class is kept: a number of classes beyond any data set would only take memory."""
+"""An upper bound: memories allocate a count per class."""
 
 
 def check_values(adapter: AdapterLike) -> None:
-    """Raise BadState unless all values make sense, also those a guard would go back to; nothing is changed.
-
-    >>> from resitta import adapt
-    >>> from resitta.conformance import tiny_network
-    >>> adapter = adapt(tiny_network(), "tent")
-    >>> adapter.samples = -1
-    >>> check_values(adapter)
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadState: its count of samples is -1
-    """
+    """Raise BadState unless all values are valid, those of a guard's snapshots included; nothing is changed."""
     _check_count(adapter.samples, "samples")
     if adapter.entropies.shape != (2,):
         raise BadState(f"its sums of entropies have the shape {tuple(adapter.entropies.shape)}")
@@ -47,7 +37,7 @@ def check_values(adapter: AdapterLike) -> None:
 
 
 def check_learner(learner: nn.Module) -> None:
-    """Raise BadState unless the values of a learner make sense."""
+    """Raise BadState unless the values of a learner are valid."""
     _check_count(getattr(learner, "updates", 0), "updates")
     _check_finite(learner.named_parameters())
     for name, module in learner.named_modules():
@@ -80,7 +70,7 @@ def _check_moments(mean: Tensor, var: Tensor, name: str) -> None:
 
 
 def _check_memory(memory: Memory, name: str) -> None:
-    """Insist on slots that exist, labels of existing classes, entropies, and births in the past, all different."""
+    """Check sizes, labels, entropies, and that births are distinct and in the past."""
     for counter in ("size", "clock", "classes"):
         _check_count(getattr(memory, counter), f"{name} {counter}")
     size, classes, births = memory.size, memory.classes, memory.births
@@ -128,7 +118,7 @@ def _check_shift(shift: DomainShiftDetector, name: str) -> None:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Insist on settings of the kinds it was made with, and for each parameter on values of that parameter's shape."""
+    """Check the types of the settings, and the shapes of what is kept for each parameter."""
     for group in optimizer.param_groups:
         for setting, made_with in optimizer.defaults.items():
             if not _alike(group.get(setting), made_with):

@@ -94,31 +94,13 @@ def bench(
     out
         The folder for records, corrupted images and the page.
     """
+    given = dict(locals())
     from resitta.bench import run  # noqa: PLC0415  (torch, which --help does not need)
 
-    records = _with_bars(
-        run,
-        model,
-        data,
-        methods,
-        checkpoint=checkpoint,
-        model_options=parse_pairs(model_options, "--model-set"),
-        settings=parse_pairs(settings, "--set", BY_METHOD),
-        preset=preset,
-        seeds=seeds,
-        corruptions=corruptions,
-        severity=severity,
-        order=order,
-        delta=delta,
-        within_slot=within_slot,
-        course=course,
-        visits=visits,
-        per_domain=per_domain,
-        batch_size=batch_size,
-        size=size,
-        out=out,
-        **vars(running),
-    )
+    given |= {"images": given.pop("data"), **vars(given.pop("running"))}
+    given["model_options"] = parse_pairs(model_options, "--model-set")
+    given["settings"] = parse_pairs(settings, "--set", BY_METHOD)
+    records = _with_bars(run, **given)
     _print_records(records, out, title=f"{model} on {data.name}")
 
 
@@ -165,25 +147,15 @@ def reproduce(
     out
         The folder for records, tables and the page (default runs/EXPERIMENT).
     """
+    given = dict(locals())
     from resitta import bench as api  # noqa: PLC0415
     from resitta.cli.terminal import say  # noqa: PLC0415
     from resitta.report.paper_comparison import find_comparisons  # noqa: PLC0415
 
     name, out = str(experiment), out or Path("runs") / str(experiment)
-    found = _with_bars(
-        api.reproduce,
-        name,
-        data,
-        checkpoint,
-        dataset=dataset,
-        model=model,
-        model_options=parse_pairs(model_options, "--model-set"),
-        methods=methods,
-        seeds=seeds,
-        per_domain=per_domain,
-        out=out,
-        **vars(running),
-    )
+    given |= {"name": given.pop("experiment"), "out": out, **vars(given.pop("running"))}
+    given["model_options"] = parse_pairs(model_options, "--model-set")
+    found = _with_bars(api.reproduce, **given)
     comparisons = find_comparisons(found.records, found.experiment.task.dataset)
     title = f"The paper's {name} on {data.name}"
     _print_records(found.records, out, title=title, paper=found.paper, comparisons=comparisons)
@@ -235,8 +207,8 @@ def report(
         say(report_text(read_folders(every), form, dataset=paper, highlight=highlight))
 
 
-def _with_bars(measure: Callable[..., T], *what: Any, **options: Any) -> T:
-    """Run something with progress bars; print the warning about random weights in bold instead of to stderr."""
+def _with_bars(measure: Callable[..., T], **options: Any) -> T:
+    """Measure with progress bars; print the warning about random weights in bold instead of to stderr."""
     from resitta.bench.executors import DoubtfulRuns  # noqa: PLC0415
     from resitta.cli.terminal import bars  # noqa: PLC0415
 
@@ -251,7 +223,7 @@ def _with_bars(measure: Callable[..., T], *what: Any, **options: Any) -> T:
                 show(message, category, *place, **more)
 
         warnings.showwarning = print_in_bold
-        return measure(*what, progress=bar, **options)
+        return measure(progress=bar, **options)
 
 
 def _print_records(records: "Records", out: Path, **about: Any) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from resitta.cli.flags import ModelOptions, Settings, Words
 from resitta.errors import require
 from resitta.serve.settings import Limits, Resize
 
@@ -14,24 +15,29 @@ if TYPE_CHECKING:
 
 DEMO, DEMO_SIZE = "demo", 32
 """The network that `resitta demo` trains, and the side of its images."""
+OF_THE_ADAPTER = (
+    *("model", "checkpoint", "model_options", "untrained"),
+    *("method", "preset", "settings", "seed", "guard", "device"),
+)
+"""The options that make the adapter; the others are the service's."""
 
 
 def serve(
     model: str,
     *,
     checkpoint: Path | None = None,
-    model_options: Annotated[tuple[str, ...], Parameter(name="--model-set", consume_multiple=True)] = (),
+    model_options: ModelOptions = (),
     untrained: Annotated[bool, Parameter(negative=())] = False,
     method: str = "resitta",
     preset: str | None = None,
-    settings: Annotated[tuple[str, ...], Parameter(name="--set", consume_multiple=True)] = (),
+    settings: Settings = (),
     state: Path | None = None,
     size: int | None = None,
     resize: Resize = "crop",
     labels: Path | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
-    allow_host: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = (),
+    allow_host: Words = (),
     token_file: Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
@@ -100,42 +106,22 @@ def serve(
     address
         A running Ray cluster, such as auto or HOST:6379; without it one is started here.
     """
+    given = dict(locals())
     for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):
         require(package, "serve")
     from resitta.serve import launch  # noqa: PLC0415
     from resitta.settings import BY_METHOD, parse_pairs  # noqa: PLC0415
 
-    options = parse_pairs(model_options, "--model-set")
-    if model != DEMO:
+    given["model_options"] = options = parse_pairs(model_options, "--model-set")
+    given["settings"] = parse_pairs(settings, "--set", BY_METHOD)
+    if model == DEMO:
+        given |= {"model": demo_network, "size": DEMO_SIZE if size is None else size}
+    else:
         launch.check_model(model, checkpoint, options, untrained=untrained, others=[DEMO])
-    make = partial(
-        launch.make_adapter,
-        demo_network if model == DEMO else model,
-        checkpoint,
-        model_options=options,
-        untrained=untrained,
-        method=method,
-        preset=preset,
-        settings=parse_pairs(settings, "--set", BY_METHOD),
-        seed=seed,
-        guard=guard,
-        device=device,
-    )
-    launch.serve(
-        make,
-        size=launch.image_side(model, DEMO_SIZE if model == DEMO and size is None else size),
-        resize=resize,
-        labels=labels,
-        state=state,
-        host=host,
-        port=port,
-        allow_host=allow_host,
-        token_file=token_file,
-        threads=threads,
-        limits=limits,
-        readers=readers if engine == "ray" else None,
-        address=address,
-    )
+    given |= {"size": launch.image_side(model, given["size"]), "readers": readers if engine == "ray" else None}
+    del given["engine"]
+    make = partial(launch.make_adapter, **{name: given.pop(name) for name in OF_THE_ADAPTER})
+    launch.serve(make, **given)
 
 
 def demo_network() -> "nn.Module":

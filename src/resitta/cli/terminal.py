@@ -10,7 +10,7 @@ Bar = Callable[[int, int], None]
 
 
 def console() -> Any:
-    """The terminal, as rich sees it."""
+    """A rich console."""
     return require("rich.console", "cli").Console()
 
 

@@ -20,12 +20,7 @@ PIXELS_AT_ONCE = 2**21
 
 
 class Subset:
-    """Some images of a set, in a given order.
-
-    >>> whole = ArrayImages(np.zeros((4, 8, 8, 3), np.uint8), [0, 1, 2, 3])
-    >>> Subset(whole, np.array([2, 0])).labels.tolist()
-    [2, 0]
-    """
+    """Some images of a set, in a given order."""
 
     def __init__(self, images: ImageSet, indices: Indices) -> None:
         self._images, self._indices = images, indices
@@ -41,7 +36,7 @@ class Subset:
 
 
 def evenly(images: ImageSet, count: int | None) -> ImageSet:
-    """Take `count` images at equal distances in the order of the labels, so that classes stay balanced."""
+    """Take every n-th image in label order, `count` in all, so that classes stay balanced."""
     if count is None or count >= len(images):
         return images
     by_label = np.argsort(images.labels, kind="stable")
@@ -58,45 +53,32 @@ def corrupted(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> ArrayImages:
-    """Return the images under a corruption; made on first use, on the device, chunk by chunk."""
+    """Return the corrupted images, memory-mapped from `folder`; the first call computes them, chunk by chunk."""
     path = folder / f"{full_name(name)}-{severity}-{seed}-{fingerprint(images)}.npy"
     if not path.exists():
-        _make(images, name, severity, path, seed=seed, device=device, progress=progress)
+        shape = (len(images), *images.read([0]).shape[1:])
+        chunk = max(1, PIXELS_AT_ONCE // (shape[2] * shape[3]))
+        with atomic_write(path, durable=False) as temporary:
+            pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+            for start in range(0, len(images), chunk):
+                rows = np.arange(start, min(start + chunk, len(images)))
+                pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
+                if progress:
+                    progress(start, len(images))
+            pixels.flush()
     if progress:
         progress(len(images), len(images))
     try:
-        pixels = np.load(path, mmap_mode="r")
+        cached = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:
         raise BadData(f"{path} cannot be read ({error}); remove it to have it made again") from error
-    return ArrayImages(pixels, images.labels, classes=images.classes, origin=str(path))
+    return ArrayImages(cached, images.labels, classes=images.classes, origin=str(path))
 
 
 def fingerprint(images: ImageSet) -> str:
-    """A short name for a set: its labels and a few of its images."""
+    """A short digest of the labels and a few images of a set."""
     some = images.read(np.unique(np.linspace(0, len(images) - 1, 8).astype(np.int64)))
     return hashlib.sha256(images.labels.tobytes() + some.numpy().tobytes()).hexdigest()[:12]
-
-
-def _make(
-    images: ImageSet,
-    name: str,
-    severity: int,
-    path: Path,
-    *,
-    seed: int,
-    device: torch.device | str,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    shape = (len(images), *images.read([0]).shape[1:])
-    chunk = max(1, PIXELS_AT_ONCE // (shape[2] * shape[3]))
-    with atomic_write(path, durable=False) as temporary:
-        pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
-        for start in range(0, len(images), chunk):
-            rows = np.arange(start, min(start + chunk, len(images)))
-            pixels[rows] = corrupt(images.read(rows).to(device), name, severity, seed=seed).cpu().numpy()
-            if progress:
-                progress(start, len(images))
-        pixels.flush()
 
 
 def write_corrupted(

@@ -1,4 +1,4 @@
-"""The order in which a stream brings the images of one domain. Each function returns indices into the labels."""
+"""Orders of the images of one domain in a stream. Each function returns indices into the labels."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ WithinSlot = names.WithinSlot
 
 
 def shuffled(labels: Indices, rng: np.random.Generator) -> Indices:
-    """Independent and identically distributed: a random permutation.
+    """i.i.d.: a random permutation.
 
     >>> sorted(shuffled(np.array([5, 5, 7]), np.random.default_rng(0)).tolist())
     [0, 1, 2]
@@ -20,7 +20,7 @@ def shuffled(labels: Indices, rng: np.random.Generator) -> Indices:
 
 
 def label_sorted(labels: Indices) -> Indices:
-    """All images of a class together, class after class, as they come within one.
+    """Class after class; a stable sort by label.
 
     >>> label_sorted(np.array([1, 0, 1])).tolist()
     [1, 0, 2]
@@ -38,8 +38,8 @@ def dirichlet(
 ) -> Indices:
     """Temporally correlated (PTTA): each class spreads over time slots by π_c ~ Dir(δ, ..., δ).
 
-    A small δ puts a class into few slots, a large one approaches `shuffled`. There are as many slots as classes unless
-    said otherwise. Inside a slot the classes come as blocks in random order, or all samples are shuffled.
+    A small δ puts a class into few slots, a large one approaches `shuffled`. By default there are as many slots as
+    classes. Inside a slot the classes are blocks in random order, or all samples are shuffled.
 
     >>> order = dirichlet(np.arange(1000) % 10, np.random.default_rng(0))
     >>> sorted(order.tolist()) == list(range(1000))

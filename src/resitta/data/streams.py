@@ -1,4 +1,4 @@
-"""A stream: which image of which domain comes when. It knows all labels and reads pixels only batch by batch."""
+"""Streams: an order of images from several domains. All labels are known; pixels are read batch by batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Order = Callable[[Indices, np.random.Generator], Indices]
 
 @dataclass(frozen=True)
 class Batch:
-    """Some consecutive samples of a stream; `domains` says which domain each comes from."""
+    """Consecutive samples of a stream; `domains` holds the domain of each."""
 
     images: Tensor
     labels: Indices
@@ -53,7 +53,7 @@ class Stream:
             yield Batch(images.to(device).float().div_(255), labels, self.domain[part])
 
     def read(self, domain: Indices, index: Indices) -> tuple[Tensor, Indices]:
-        """Return images (uint8) and labels of samples that may come from several domains, in their order."""
+        """Return images (uint8) and labels of samples of any domains, in the given order."""
         places = [np.flatnonzero(domain == d) for d in np.unique(domain)]
         sets = [self.sets[int(domain[place[0]])] for place in places]
         images = torch.cat([images.read(index[place]) for images, place in zip(sets, places, strict=True)])
@@ -63,7 +63,7 @@ class Stream:
 
 
 def continual(names: Sequence[str], sets: Sequence[ImageSet], order: Order, rng: np.random.Generator) -> Stream:
-    """One domain after the other, each in its own order; nothing marks the borders.
+    """One domain after the other, each in its own order, without domain labels.
 
     >>> from resitta.data.datasets import ArrayImages
     >>> day, night = (ArrayImages(np.full((4, 8, 8, 3), v, np.uint8), np.arange(4)) for v in (200, 20))

@@ -124,11 +124,6 @@ class IndexedEntroBank(EntroBank):
 
     Classes are grouped by their count, so that the dominant ones are known. Each class keeps its samples sorted by age
     and by entropy; of equal entropies the older comes first.
-
-    >>> bank = IndexedEntroBank(2, generator=torch.Generator())
-    >>> bank.add(torch.rand(3, 3, 4, 4), np.array([0, 0, 1]), np.array([0.9, 0.5, 0.7]))
-    >>> sorted(bank.entropies.tolist())
-    [0.5, 0.7]
     """
 
     def __init__(self, capacity: int, **rules: Any) -> None:
@@ -139,7 +134,7 @@ class IndexedEntroBank(EntroBank):
         """Algorithm 1, lines 6 to 23."""
         if self.size < self.capacity:
             return self.size
-        if not self.compare_uncertainty:  # chance picks among all dominant samples: the plain way is as good
+        if not self.compare_uncertainty:  # the random rule needs all dominant samples anyway
             return super().admit(label, entropy)
         dominant, by_age, by_entropy = self._by_count[-1], self._by_age, self._by_entropy
         if self.forget_age is not None:

@@ -140,7 +140,7 @@ class Memory(nn.Module, ABC):
         self._make_room(images)
         newest: dict[int, int] = {}
         quota = self.quota
-        own = vars(self)  # setting attributes of a module by name would take longer than the decisions
+        own = vars(self)  # nn.Module.__setattr__ would take longer than the decisions
         for index, (label, entropy) in enumerate(zip(labels.tolist(), entropies.tolist(), strict=True)):
             own["clock"] = clock = own["clock"] + 1
             slot = self.admit(label, entropy) if math.isfinite(entropy) else None
@@ -155,7 +155,7 @@ class Memory(nn.Module, ABC):
             self.images.index_copy_(0, slots.to(kept.device, non_blocking=True), kept)
 
     def put(self, slot: int, label: int, entropy: float, birth: int) -> None:
-        """Note what is known of the sample that takes a slot."""
+        """Store the label, entropy and birth of the sample that takes a slot."""
         self.all_labels[slot], self.all_entropies[slot], self.births[slot] = label, entropy, birth
         if slot == self.size:
             vars(self)["size"] += 1
@@ -206,7 +206,7 @@ class Memory(nn.Module, ABC):
         return {"images": self.images, **host, **counters}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take everything back from a `state_dict`."""
+        """Load everything from a `state_dict`."""
         if state["births"].shape != self.births.shape:
             raise BadState(f"the state holds a memory of {len(state['births'])}, this one has {self.capacity}")
         if state["images"] is not self.images:
@@ -222,9 +222,5 @@ _COUNTERS = ("size", "clock", "classes")
 
 
 def random_choice(slots: NDArray[np.int64], generator: torch.Generator) -> int:
-    """Pick one slot at random.
-
-    >>> random_choice(np.array([7]), torch.Generator())
-    7
-    """
+    """Pick one slot at random."""
     return int(slots[int(torch.randint(len(slots), (), generator=generator, device="cpu"))])

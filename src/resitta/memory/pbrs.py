@@ -21,7 +21,7 @@ class PBRS(Memory):
         self.seen: dict[int, int] = {}
 
     def admit(self, label: int, entropy: float) -> int | None:
-        """Find a place by balance first, chance second."""
+        """Find a slot: class balance first, then reservoir sampling."""
         self.seen[label] = self.seen.get(label, 0) + 1
         if self.size < self.capacity:
             return self.size

@@ -83,7 +83,7 @@ class CoTTALearner(Learner):
     @graphed
     def learn(self, images: Tensor, targets: Tensor) -> Tensor:
         """One Adam step of the student, then the teacher follows; return the loss."""
-        self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
+        self.student.channels_last = self.teacher.channels_last  # `predict` of the teacher found out which layout works
         loss = soft_cross_entropy(self.student(images), targets).mean()
         self.optimizer.descend(loss)
         ema_update(self.teacher, self.student, self.method.nu)

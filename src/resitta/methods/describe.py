@@ -1,4 +1,4 @@
-"""What is known of a method, as plain data: for `resitta methods`, its `--json`, and documents."""
+"""The description of a method as plain data: for `resitta methods`, its `--json`, and documents."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Read public checkpoints safely and load them into a model, or say in one sentence why not.
+"""Read public checkpoints safely and load them into a model.
 
 Only tensors are ever read: safetensors, or `torch.load(weights_only=True)`, which refuses code.
 Normalisation belongs to the model, never to the checkpoint: buffers such as `mu` and `sigma` are dropped.
@@ -68,7 +68,7 @@ def load_into(model: Model, source: str | Path | Mapping[str, object]) -> Model:
 def tidy(loaded: object, *, origin: str) -> dict[str, Tensor]:
     """Unwrap a loaded checkpoint to bare names: no wrapping dict, no prefix, no normaliser buffers.
 
-    A prefix goes only from the start of a name, and only where every name has it.
+    A prefix is removed only if every name starts with it.
 
     >>> state = {"module.mu": torch.zeros(3), "module.fc.module.bias": torch.zeros(1)}
     >>> list(tidy({"net": state, "epoch": 3}, origin="example.pt"))
@@ -87,10 +87,6 @@ def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Restore float32 weights from half precision, or from int8 with one scale per output channel.
 
     The scales of `name` are stored as `name::scale`.
-
-    >>> dequantise({"w": torch.tensor([[2], [3]], dtype=torch.int8), "w::scale": torch.tensor([0.5, 1.0])})
-    {'w': tensor([[1.],
-            [3.]])}
     """
     weights = {name: value for name, value in state.items() if not name.endswith("::scale")}
     for name, value in weights.items():

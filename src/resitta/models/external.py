@@ -1,4 +1,4 @@
-"""Models from elsewhere: timm, torchvision, or a function of the user's own.
+"""External models: timm, torchvision, or a function of the user's own.
 
 timm and torchvision are imported on first use. Their models expect normalised images; they are wrapped in
 `Normalised`, so that they take images in [0, 1] like all others.
@@ -70,11 +70,7 @@ def from_function(spec: str, options: Mapping[str, object]) -> nn.Module:
 
 
 def find_function(spec: str) -> tuple[ModuleType, Callable[..., nn.Module]]:
-    """Find the user's function and the module it is taken from.
-
-    >>> find_function("torch.nn:Linear")[1].__name__
-    'Linear'
-    """
+    """Find the user's function and the module it is taken from."""
     place, _, attribute = spec.rpartition(":")
     module = _load_file(place) if place.endswith(".py") else _load_module(place)
     if not hasattr(module, attribute):
@@ -83,13 +79,7 @@ def find_function(spec: str) -> tuple[ModuleType, Callable[..., nn.Module]]:
 
 
 def build(function: Callable[..., nn.Module], options: Mapping[str, object], *, name: str) -> nn.Module:
-    """Call a function that makes a model, once the options are known to fit its parameters.
-
-    >>> build(nn.ReLU, {"width": 3}, name="relu")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadSetting: relu: got an unexpected keyword argument 'width'; it takes inplace
-    """
+    """Call a function that makes a model, once the options are known to fit its parameters."""
     if not callable(function) or isinstance(function, nn.Module):
         raise UnsuitableModel(f"{name} is a {type(function).__name__}; name a function that returns a model")
     signature = inspect.signature(function)

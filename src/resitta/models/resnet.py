@@ -39,9 +39,8 @@ class Bottleneck(nn.Module):
         return F.relu(self.downsample(x) + h)
 
 
-def _stage(
-    block: Callable[..., nn.Module], channels_in: int, planes: int, *, blocks: int, stride: int
-) -> nn.Sequential:
+def stage(block: Callable[..., nn.Module], channels_in: int, planes: int, *, blocks: int, stride: int) -> nn.Sequential:
+    """Blocks in sequence; the first one changes the number of channels and the resolution."""
     first = block(channels_in, planes, stride=stride)
     rest = [block(4 * planes, planes, stride=1) for _ in range(blocks - 1)]
     return nn.Sequential(first, *rest)
@@ -75,10 +74,10 @@ class ResNet50(nn.Module):
         self.normalise = Normalise(mean, std)
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64, bn_eps)
-        self.layer1 = _stage(block, 64, 64, blocks=layers[0], stride=1)
-        self.layer2 = _stage(block, 256, 128, blocks=layers[1], stride=2)
-        self.layer3 = _stage(block, 512, 256, blocks=layers[2], stride=2)
-        self.layer4 = _stage(block, 1024, 512, blocks=layers[3], stride=2)
+        self.layer1 = stage(block, 64, 64, blocks=layers[0], stride=1)
+        self.layer2 = stage(block, 256, 128, blocks=layers[1], stride=2)
+        self.layer3 = stage(block, 512, 256, blocks=layers[2], stride=2)
+        self.layer4 = stage(block, 1024, 512, blocks=layers[3], stride=2)
         self.fc = nn.Linear(2048, classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,13 +4,14 @@ ResNeXt (Xie et al., 2017) splits the 3×3 convolution of a bottleneck into `car
 with AugMix on CIFAR-100, cardinality 4 and base width 32 is the source network of Table 2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resitta.models.normalise import Normalise
+from resitta.models.resnet import stage
 
 
 class GroupedBottleneck(nn.Module):
@@ -39,12 +40,6 @@ class GroupedBottleneck(nn.Module):
         return F.relu(self.downsample(x) + h)
 
 
-def _stage(block: Callable[..., nn.Module], channels_in: int, planes: int, *, stride: int) -> nn.Sequential:
-    first = block(channels_in, planes, stride=stride)
-    rest = [block(4 * planes, planes, stride=1) for _ in range(2)]
-    return nn.Sequential(first, *rest)
-
-
 class ResNeXt29(nn.Module):
     """ResNeXt-29, 3 stages of 3 blocks; takes N×3×32×32 images in [0, 1] and normalises them inside.
 
@@ -67,9 +62,9 @@ class ResNeXt29(nn.Module):
         self.normalise = Normalise(mean, std)
         self.conv_1_3x3 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
         self.bn_1 = nn.BatchNorm2d(64)
-        self.stage_1 = _stage(block, 64, 64, stride=1)
-        self.stage_2 = _stage(block, 256, 128, stride=2)
-        self.stage_3 = _stage(block, 512, 256, stride=2)
+        self.stage_1 = stage(block, 64, 64, blocks=3, stride=1)
+        self.stage_2 = stage(block, 256, 128, blocks=3, stride=2)
+        self.stage_3 = stage(block, 512, 256, blocks=3, stride=2)
         self.classifier = nn.Linear(1024, classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Python files of the user's own, named on the command line: run once, and found again in other processes."""
+"""The user's Python files, named on the command line: executed once, and importable in worker processes."""
 
 import hashlib
 import importlib.util
@@ -78,7 +78,7 @@ def with_files(function: Callable[..., T], values: dict[str, Any], *objects: obj
 
 
 class _Files:
-    """Runs files when it is unpickled. It stands before what needs them, so they are run in time."""
+    """Executes files when unpickled; it is pickled first, so that they run before what needs them."""
 
     def __init__(self, files: tuple[tuple[Path, str], ...]) -> None:
         self.files = files
@@ -113,9 +113,5 @@ def _new_module(name: str, path: Path) -> ModuleType:
 
 
 def short_digest(content: bytes, length: int = 12) -> str:
-    """The first characters of a SHA-256.
-
-    >>> short_digest(b"x")
-    '2d711642b726'
-    """
+    """The first characters of a SHA-256."""
     return hashlib.sha256(content).hexdigest()[:length]

@@ -73,11 +73,7 @@ def create(name: str, checkpoint: str | Path | None = None, /, **options: object
 
 
 def find(name: str) -> Builder:
-    """Return what builds the model of a name from its options, or say that there is no such model.
-
-    >>> find("wrn16x1")({"classes": 3}).fc.out_features
-    3
-    """
+    """Return what builds the model of a name from its options, or say that there is no such model."""
     library, colon, theirs = name.partition(":")
     if is_own_function(name):
         find_function(name)
@@ -103,7 +99,7 @@ def is_own_function(name: str) -> bool:
 def why_untrained(
     name: str, checkpoint: str | Path | None, options: Mapping[str, object], model: nn.Module | None = None
 ) -> str | None:
-    """Say why a model has random weights and what to do about it; None if it is trained as far as anyone can tell.
+    """Say why a model has random weights and what to do about it; None if it appears to be trained.
 
     A checkpoint is trusted, and so is a function of the user's own, which may load weights itself. Models of timm and
     torchvision have weights when asked for them; with another number of classes than they were trained for, timm makes

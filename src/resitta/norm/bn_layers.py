@@ -17,9 +17,9 @@ from resitta.errors import UnsuitableModel
 
 HALF = frozenset((torch.float16, torch.bfloat16))
 BatchNorm = _BatchNorm
-"""What BatchNorm1d, 2d, 3d and SyncBatchNorm have in common."""
+"""The base class of BatchNorm1d, 2d, 3d and SyncBatchNorm."""
 FROZEN = {"weight", "bias", "running_mean", "running_var"}
-"""The buffers of a BatchNorm layer that cannot learn."""
+"""The buffers of a frozen BatchNorm layer such as torchvision's."""
 Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From activations to the mean and biased variance of each channel."""
 
@@ -58,11 +58,7 @@ def _channels_last(x: Tensor) -> bool:
 def moved_average(
     x: Tensor, mean: Tensor, var: Tensor, rate: float, moments: Moments = batch_moments
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """EMA of the statistics toward those of a batch; return both, in new tensors, and the batch's mean.
-
-    >>> moved_average(torch.tensor([[2.0], [2.0]]), torch.zeros(1), torch.ones(1), 0.5)
-    (tensor([1.]), tensor([0.5000]), tensor([2.]))
-    """
+    """EMA of the statistics toward those of a batch; return both, in new tensors, and the batch's mean."""
     if x.is_cuda and not x.requires_grad and moments is batch_moments:
         return _moved_on_cuda(x, mean.clone(), var.clone(), rate)
     batch_mean, batch_var = moments(x)

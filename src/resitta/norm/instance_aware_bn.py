@@ -1,4 +1,4 @@
-"""IABN, NOTE's instance-aware batch normalisation: each sample's own statistics, where they differ for sure."""
+"""IABN, NOTE's instance-aware batch normalisation: each sample's own statistics where they differ significantly."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""RBN, RoTTA's robust batch normalisation: a moving average of batch statistics, with no way back to the source."""
+"""RBN, RoTTA's robust batch normalisation: an EMA of batch statistics, without alignment to the source."""
 
 from torch import Tensor
 

@@ -1,6 +1,7 @@
 """Reports from folders of records: text in several formats, tables and pages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,12 @@ def record_paths(folder: Path) -> list[Path]:
 
 
 def paths_of(runs: Sequence[RunRecord], folder: Path) -> list[Path]:
-    """Those files of a folder that hold some of these runs; other files are passed over."""
-    return [path for path in record_paths(folder) if _holds_one_of(path, runs)]
+    """The files of a folder that hold these runs; others are ignored."""
+    found = []
+    for path in record_paths(folder):
+        with suppress(BadData):
+            found += [path] if load(path) in runs else []
+    return found
 
 
 def environment_of(paths: Iterable[Path]) -> dict[str, str]:
@@ -94,13 +99,6 @@ def environment_of(paths: Iterable[Path]) -> dict[str, str]:
         for key, value in made_with.items():
             found.setdefault(key, []).append(str(value))
     return {key: " or ".join(dict.fromkeys(values)) for key, values in found.items()}
-
-
-def _holds_one_of(path: Path, runs: Sequence[RunRecord]) -> bool:
-    try:
-        return load(path) in runs
-    except BadData:
-        return False
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

@@ -11,11 +11,7 @@ _BORDER = {"stroke": "currentColor", "stroke_opacity": ".35", "stroke_dasharray"
 
 
 def tag(name: str, *children: str, **attributes: object) -> str:
-    """Return an element. Children must be SVG; attribute values are escaped; `_` in names becomes `-`.
-
-    >>> tag("circle", cx=1.25, class_="dot", data_label="<b>")
-    '<circle cx="1.2" class="dot" data-label="&lt;b&gt;"/>'
-    """
+    """Return an element. Children must be SVG; attribute values are escaped; `_` in names becomes `-`."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
         for key, value in attributes.items()
@@ -134,9 +130,7 @@ class Plot:
             text(value, self.x(place), below, class_="tick", text_anchor=ends.get(place, "middle"))
             for place, value in ticks
         ]
-        return "".join(values) + (
-            text(label, self.x.stop, below + 20, class_="label", text_anchor="end") if label else ""
-        )
+        return "".join(values) + text(label, self.x.stop, below + 20, class_="label", text_anchor="end")
 
     def borders(self, spans: Sequence[Span]) -> str:
         """Draw faint vertical lines between the spans."""

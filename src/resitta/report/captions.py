@@ -16,7 +16,7 @@ from resitta.report.table import Table
 
 
 def headline(groups: Sequence[Group], ours: Group | None = None) -> str:
-    """Say how the hero compares with the best of the others, and what it makes of the source's error."""
+    """Compare the hero with the best of the others, and with the source."""
     ours = ours or hero(groups)
     other = rival(groups, ours)
     found = difference(ours, other) if other else None
@@ -134,7 +134,7 @@ def error_caption(groups: Sequence[Group], ours: Group) -> str:
 
 
 def drift_caption(groups: Sequence[Group], ours: Group) -> str:
-    """What the drift is, and what it does from the middle third of the stream to the last."""
+    """Explain the drift, and compare its mean over the middle third of the stream with the last third."""
     shown = [group for group in groups if drifts(group)]
     order = [group for group in shown if group is ours] + [group for group in shown if group is not ours]
     described = [text for group in order if (text := _course(group))]

@@ -13,11 +13,7 @@ from resitta.report.table import columns_of
 
 
 def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
-    """Return the centred moving average over `window` values (odd; fewer at the ends), ignoring NaN.
-
-    >>> smooth([0.0, 3.0, 6.0, 30.0], 3)
-    (1.5, 3.0, 13.0, 18.0)
-    """
+    """Return the centred moving average over `window` values (odd; fewer at the ends), ignoring NaN."""
     reach = window // 2
     around = ([v for v in values[max(0, i - reach) : i + reach + 1] if math.isfinite(v)] for i in range(len(values)))
     return tuple(sum(near) / len(near) if near else math.nan for near in around)

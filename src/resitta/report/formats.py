@@ -113,16 +113,7 @@ def _lines(table: Table, wrap: Mapping[Mark, str]) -> Iterator[list[str]]:
 
 
 def comparison_text(found: Comparison) -> str:
-    """Our average errors over the values of something above the paper's, in columns.
-
-    >>> errors = {"ours": (22.0, None), "theirs": (22.5, 23.0)}
-    >>> found = Comparison(title="Sweep of eta", name="eta", values=("0", "1"), dataset="cifar10", **errors)
-    >>> print(comparison_text(found))
-    Sweep of eta
-    eta       0     1
-    ours   22.0     -
-    paper  22.5  23.0
-    """
+    """Our average errors over the values of something above the paper's, in columns."""
     return "\n".join([found.title, _aligned(_comparison_rows(found))])
 
 

@@ -1,4 +1,4 @@
-"""Runs that belong together: one experiment, that is one method, one task and one way to run it, over several seeds."""
+"""Groups of runs: one experiment (a method, its settings and a task) over several seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -50,11 +50,10 @@ class Group:
 
 
 def grouped(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
-    """Bring the seeds of each experiment together, in the order in which the experiments first appear.
+    """Group runs that differ only in their seed, in order of first appearance; labels name what differs between groups.
 
-    Only runs that differ in nothing but their seed make a group; labels name what differs between groups. A record
-    that comes twice counts once. Two different results for one seed of one experiment are two groups if they come
-    from different folders, and are refused otherwise.
+    Duplicate records count once. Two different results for one seed of one experiment are two groups if they come from
+    different folders, and are refused otherwise.
     """
     if not runs:
         raise BadData("there are no runs to report; give at least one RunRecord")

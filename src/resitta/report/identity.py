@@ -3,14 +3,13 @@
 Runs are averaged only where everything that defines them is equal; rows are named by their method and what differs.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 from resitta.bench.record import RunRecord
+from resitta.bench.runner import identity_digest
 from resitta.errors import UnknownName
 from resitta.method import get_method
 
@@ -42,23 +41,13 @@ def common_facts(runs: Sequence[RunRecord]) -> dict[str, Any]:
 def experiment(run: RunRecord) -> str:
     """A key that is equal for two runs if nothing but their seeds differs."""
     defining = {key: value for key, value in facts(run).items() if key != FOLDER}
-    return digest([run.method, defining, run.domains, run.borders, run.samples], length=64)
+    return identity_digest([run.method, defining, run.domains, run.borders, run.samples], length=64)
 
 
 def task(run: RunRecord) -> str:
     """A key that is equal for two runs if their streams and source networks are."""
     given = {key: value for key, value in run.identity.items() if key.startswith(TASK) and not _empty(value)}
-    return digest([given, run.domains, run.borders, run.samples], length=64)
-
-
-def digest(value: Any, length: int = 6) -> str:
-    """A short name for any value.
-
-    >>> digest(["a", 1]) == digest(("a", 1)), len(digest("a"))
-    (True, 6)
-    """
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return identity_digest([given, run.domains, run.borders, run.samples], length=64)
 
 
 def from_folder(run: RunRecord, folder: str) -> RunRecord:
@@ -80,7 +69,7 @@ def _empty(value: Any) -> bool:
 
 
 OPAQUE = (FOLDER, "code", "method_source", "model_code", "model_source", "weights", "images")
-"""Facts that say little to a reader, in the order in which they are tried where nothing else tells rows apart."""
+"""Facts that mean little to a reader; named, in this order, only where nothing else distinguishes rows."""
 
 Fact = tuple[str, Any]
 
@@ -176,4 +165,6 @@ def _text(fact: Fact) -> str:
     if key == FOLDER or value is True:
         return str(value) if key == FOLDER else name
     words = {"method_source": "code", "model_source": "model code", "model_code": "model code"}
-    return f"{words.get(name, name)} {digest(value) if isinstance(value, list | tuple) else str(value)[:60]}"
+    return (
+        f"{words.get(name, name)} {identity_digest(value, 6) if isinstance(value, list | tuple) else str(value)[:60]}"
+    )

@@ -1,4 +1,4 @@
-"""Runs beside the paper: which can be compared with its tables, and its ablation and sweeps among records."""
+"""Comparison with the paper: which runs match its tables, and its ablation and sweeps among records."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,11 @@ from resitta.adapter import Options
 from resitta.bench.experiments import TASKS
 from resitta.bench.paper import DATASETS, PAPER, PaperRow
 from resitta.bench.record import RunRecord, settings_of
+from resitta.bench.runner import identity_digest
 from resitta.errors import BadData, UnknownName
 from resitta.method import create
 from resitta.report.groups import Group, by_domains, grouped
-from resitta.report.identity import FOLDER, digest, experiment, facts, labels
+from resitta.report.identity import FOLDER, experiment, facts, labels
 
 IMAGES = {"cifar10": 10_000, "cifar100": 10_000, "imagenet": 5_000}
 """The images of each corruption in the paper's streams."""
@@ -67,11 +68,7 @@ def changed(run: RunRecord, dataset: str) -> dict[str, Any]:
 
 
 def dataset_of(paper: Mapping[str, PaperRow]) -> str:
-    """The data set of a main table.
-
-    >>> dataset_of(PAPER.table2)
-    'cifar100'
-    """
+    """The data set of a main table."""
     found = next((name for name in DATASETS if PAPER.main(name) == paper), None)
     if found is None:
         raise BadData(f"these {len(paper)} rows are no main table of the paper; give PAPER.table1, table2 or table3")
@@ -248,7 +245,7 @@ def _context(run: RunRecord, *, with_folder: bool) -> str:
     """A key of all that defines a run but its settings; the folder counts where folders contradict each other."""
     skipped = ("settings.",) if with_folder else ("settings.", FOLDER)
     context = {key: value for key, value in facts(run).items() if not key.startswith(skipped)}
-    return digest([context, run.domains, run.borders, run.samples], 64)
+    return identity_digest([context, run.domains, run.borders, run.samples], 64)
 
 
 def _variants(groups: Sequence[Group], dataset: str) -> list[tuple[dict[str, Any], Group]]:

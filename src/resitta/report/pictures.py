@@ -46,11 +46,7 @@ def bank_items(memory: Memory | None, classes: Sequence[str] = ()) -> tuple[Bank
 
 
 def to_pixels(images: Tensor) -> Pixels:
-    """Turn a batch N×3×H×W, floats in [0, 1] or uint8, into pictures N×H×W×3.
-
-    >>> to_pixels(torch.ones(1, 3, 2, 2)).shape
-    (1, 2, 2, 3)
-    """
+    """Turn a batch N×3×H×W, floats in [0, 1] or uint8, into pictures N×H×W×3."""
     if images.dtype != torch.uint8:
         images = images.detach().float().clamp(0, 1).mul(255).round().to(torch.uint8)
     pixels: Pixels = images.permute(0, 2, 3, 1).cpu().numpy()
@@ -58,11 +54,7 @@ def to_pixels(images: Tensor) -> Pixels:
 
 
 def data_uri(image: Pixels, *, side: int = 96) -> str:
-    """Encode an image as the source of an `<img>`: a PNG of at most `side` pixels, shrunk by averaging blocks.
-
-    >>> data_uri(np.zeros((2, 2, 3), np.uint8))[:22]
-    'data:image/png;base64,'
-    """
+    """Encode an image as the source of an `<img>`: a PNG of at most `side` pixels, shrunk by averaging blocks."""
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
         raise BadImages(f"a picture must be uint8 H×W×3 or H×W, found {image.dtype} {image.shape}; see to_pixels")

@@ -41,11 +41,7 @@ def tally(logits: Tensor, totals: Tensor) -> Tensor:
 def labels_and_entropies(
     logits: Tensor, replay: CudaGraphs | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the predicted labels and their entropies on the host, with a single copy from the device.
-
-    >>> labels_and_entropies(torch.tensor([[9.0, 0.0], [0.0, 9.0]]))[0]
-    array([0, 1])
-    """
+    """Return the predicted labels and their entropies on the host, with a single copy from the device."""
     logits = logits.detach()
     scores = replay(_scores, logits) if replay is not None and logits.is_cuda else _scores(logits)
     labels, entropies = scores.cpu().numpy()

@@ -62,8 +62,6 @@ def _keep(seen: list[Any], take_input: bool) -> Callable[[nn.Module, Any, Any], 
 
 def _pooled(features: Tensor, *, channels_last: bool) -> Tensor:
     """Average over positions; a Linear layer has its channels last, a convolution after the batch."""
-    return features.flatten(1, -2).mean(dim=1) if channels_last and features.ndim > 2 else _flat(features)
-
-
-def _flat(features: Tensor) -> Tensor:
-    return features.flatten(2).mean(dim=2) if features.ndim > 2 else features
+    if features.ndim <= 2:
+        return features
+    return features.flatten(1, -2).mean(dim=1) if channels_last else features.flatten(2).mean(dim=2)

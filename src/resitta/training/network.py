@@ -26,7 +26,7 @@ Normalized = tuple[Sequence[float], Sequence[float]]
 REFUSALS = (RuntimeError, ValueError, TypeError, AssertionError, IndexError)
 """What a model may raise when images do not suit it."""
 CASTS_ON = {"cuda"}
-"""Where to cast frozen weights once: on a CPU casting in every pass takes less than looking after the copies."""
+"""Where frozen weights are cast once; on a CPU, casting in every pass is cheaper."""
 ROWS = 4
 """How many rows must look like probabilities before they count as such: logits may do so once by chance."""
 MISFITS = re.compile(
@@ -35,7 +35,7 @@ MISFITS = re.compile(
     r"|Output size is too small|too small for|smaller than kernel size|Expected \dD|expected \dD|[Ee]xpected 4-?D"
     r"|elements not \d+|(size|height|width|image).* doesn't match model",
 )
-"""How torch and timm say that the shape of a tensor does not go with a layer's weights."""
+"""Messages of torch and timm about a shape that does not fit a layer."""
 
 
 class Network(nn.Module):
@@ -117,7 +117,7 @@ class Network(nn.Module):
         return self._classes
 
     def _example(self) -> Tensor:
-        tensors = itertools.chain(self.model.parameters(), self.model.buffers())  # the first one found is the one
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         return next(filter(Tensor.is_floating_point, tensors), torch.empty(0, device="cpu"))
 
     def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
@@ -159,7 +159,9 @@ class Network(nn.Module):
         """Return the logits, N×C."""
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         place, fast = images.device.type, self.precision == "bf16"
-        autocast = torch.autocast(place, torch.bfloat16, enabled=fast, cache_enabled=False)  # not the caller's
+        autocast = torch.autocast(
+            place, torch.bfloat16, enabled=fast, cache_enabled=False
+        )  # overrides the caller's autocast
         try:
             with autocast, self._bf16_weights() if fast and place in CASTS_ON else nullcontext():
                 answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
@@ -208,7 +210,7 @@ class Network(nn.Module):
         return pixels if self.mean is None or self.std is None else ((pixels - self.mean) / self.std).to(pixels.dtype)
 
     def augment(self, images: Tensor, view: View) -> Tensor:
-        """Look at images through a view, which is made in [0, 1] space whatever normalisation the caller uses."""
+        """Apply a view in [0, 1] space, whatever normalisation the caller uses."""
         pixels = self.pixels(images)
         seen = view(images.clone() if pixels is images else pixels)  # a view may write in place, into its own copy
         if not isinstance(seen, Tensor) or seen.shape != images.shape:
@@ -227,13 +229,7 @@ class Network(nn.Module):
 
 
 class Answers:
-    """Shared by all networks on one architecture.
-
-    >>> answers = Answers()
-    >>> error = RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x27 and 12x5)")
-    >>> answers.blames_images(error, torch.Size((2, 3, 3, 3))), answers.blames_images(RuntimeError("bug"), torch.Size())
-    (True, False)
-    """
+    """What the model has accepted and returned so far; shared by all forks of a network."""
 
     def __init__(self) -> None:
         self._last: tuple[torch.Size, bool] | None = None

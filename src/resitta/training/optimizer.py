@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from resitta.errors import UnsuitableModel
 
 Gradients = Sequence[Tensor | None]
-"""The gradient of each parameter, None for one that took no part."""
+"""The gradient of each parameter, None for an unused one."""
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-"""Makes an optimizer of torch's with `fused=True`: only such a one can leave out a step without asking the device."""
+"""Makes a fused torch optimizer: only those can skip a step without synchronising with the device."""
 
 
 class Optimizer(nn.Module):
@@ -171,5 +171,5 @@ def _at_rest(parameters: list[nn.Parameter], options: dict[str, Any]) -> torch.o
 
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient in the parameter's own order in memory, which a fused kernel relies on."""
+    """The gradient in the parameter's memory layout, as fused kernels require."""
     return gradient if gradient.stride() == parameter.stride() else torch.empty_like(parameter).copy_(gradient)

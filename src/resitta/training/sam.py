@@ -40,7 +40,7 @@ class SAM(nn.Module):
 
         If either loss is not finite the step is skipped and counted once. `complete` may change either gradient.
         """
-        finish = complete or _as_they_are
+        finish = complete or (lambda gradients: gradients)
         ascent = finish(self.base.gradients(loss))
         with self._perturbed(ascent):
             worst = again()
@@ -69,7 +69,3 @@ class SAM(nn.Module):
             norm = torch.stack([gradient.norm(dtype=dtype) for gradient in gradients]).norm()
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.add_(gradient * (self.rho / (norm + TINY)).to(gradient.dtype))
-
-
-def _as_they_are(gradients: Gradients) -> Gradients:
-    return gradients

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from resitta.accel.cuda_graphs import ParallelStreams
 from resitta.accel.low_memory_backward import LowMemoryBackward
-from resitta.accel.parallel_streams import ParallelStreams
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, batch_moments, updating_statistics
 from resitta.training.entropy import log_probabilities
 from resitta.training.network import Network, Trained
@@ -130,7 +130,7 @@ class SelfTraining(nn.Module):
 
         Both networks move their statistics in these forward passes.
         """
-        self.student.channels_last = self.teacher.channels_last  # the teacher, predicting, finds out what it can take
+        self.student.channels_last = self.teacher.channels_last  # `predict` of the teacher found out which layout works
         if self.micro_batch is None:
             with updating_statistics(self, self.reduction.moments):
                 targets, logits = self._forward(images, strong)

@@ -108,7 +108,7 @@ def _twin(parameter: nn.Parameter, *, owned: bool, as_buffer: bool) -> Tensor:
     data = parameter.detach()
     if owned:
         return nn.Parameter(data.clone())
-    if data.is_inference():  # such a tensor can take no part in training, not even as a constant
+    if data.is_inference():  # autograd refuses inference tensors, even as constants
         data = data.clone()
     return data if as_buffer else nn.Parameter(data, requires_grad=False)
 

@@ -8,6 +8,7 @@ torchvision's functions of the same names. Saturation and hue leave images witho
 """
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
@@ -25,15 +26,11 @@ Factor = float | Tensor
 NOISE = 0.005
 BLUR_RADIUS = 2
 CPU_PIXELS = 8 * 224 * 224
-"""How many pixels a CPU takes at a time: with more, fresh memory costs it more than the arithmetic."""
+"""Pixels per chunk on a CPU; in larger ones, allocating memory takes longer than the arithmetic."""
 
 
 def identity(images: Tensor) -> Tensor:
-    """Return the images themselves: the weak view, and a strong view that makes a run free of chance.
-
-    >>> identity(torch.ones(1)).item()
-    1.0
-    """
+    """Return the images themselves: the weak view, or a strong view without randomness."""
     return images
 
 
@@ -42,27 +39,13 @@ def device_generator(generator: torch.Generator, device: torch.device | str) -> 
 
     A CPU generator can be saved, restored and compared whatever device the model is on. Use this one for large draws
     (noise, dropout masks) that should happen where the images are. Each call gives another stream.
-
-    >>> noise = device_generator(torch.Generator().manual_seed(1), "cpu")
-    >>> again = device_generator(torch.Generator().manual_seed(1), "cpu")
-    >>> torch.equal(torch.randn(5, generator=noise), torch.randn(5, generator=again))
-    True
     """
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device="cpu"))
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def _directly(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    return function(*inputs)
-
-
 class StrongView(nn.Module):
-    """The strong view bound to its generator, as a `View`; on a CUDA device its parts run as CUDA graphs.
-
-    >>> view = StrongView(torch.Generator().manual_seed(0))
-    >>> view(torch.rand(4, 3, 32, 32)).shape
-    torch.Size([4, 3, 32, 32])
-    """
+    """The strong view bound to its generator, as a `View`; on a CUDA device its parts run as CUDA graphs."""
 
     def __init__(self, generator: torch.Generator, *, per_sample: bool = False) -> None:
         super().__init__()
@@ -71,20 +54,19 @@ class StrongView(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return a random view of the images."""
-        call = self.replay if images.is_cuda else _directly
+        call = self.replay if images.is_cuda else operator.call
         return strong_view(images, generator=self.generator, per_sample=self.per_sample, call=call)
 
 
 def strong_view(
-    images: Tensor, *, generator: torch.Generator, per_sample: bool = False, call: Call = _directly
+    images: Tensor, *, generator: torch.Generator, per_sample: bool = False, call: Call = operator.call
 ) -> Tensor:
     """Return a random view of the images that keeps their labels.
 
-    In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in random order; pad the
-    edges, rotate, shift and scale; blur; crop the centre; flip; add noise; clip. The parameters are drawn
-    from `generator`, a CPU generator, once for the whole batch or, with `per_sample`, once for every image;
-    the noise, on the images' device, for every value. Saturation and hue are skipped for images that do not
-    have three channels. `call` runs each adjustment: directly, or by a `CudaGraphs`.
+    In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in random order; pad the edges,
+    rotate, shift and scale; blur; crop the centre; flip; add noise; clip. Parameters are drawn from `generator`, a CPU
+    generator, once per batch or, with `per_sample`, once per image; the noise is drawn on the images' device. `call`
+    runs each adjustment: directly, or by a `CudaGraphs`.
 
     >>> strong_view(torch.rand(4, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
     torch.Size([4, 3, 32, 32])
@@ -113,7 +95,7 @@ def _check(images: Tensor) -> None:
 
 
 def _parts(images: Tensor) -> list[slice]:
-    """Cut the batch into what is worked on at a time: all of it on an accelerator, `CPU_PIXELS` on a CPU."""
+    """Split the batch into chunks: one on an accelerator, of `CPU_PIXELS` on a CPU."""
     if images.device.type != "cpu":
         return [slice(None)]
     step = max(1, CPU_PIXELS // math.prod(images.shape[2:]))
@@ -122,12 +104,7 @@ def _parts(images: Tensor) -> list[slice]:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewParameters:
-    """All that is random in a strong view except the noise: one row for the whole batch, or one per image.
-
-    >>> parameters = ViewParameters.draw(3, 32, 32, generator=torch.Generator().manual_seed(0))
-    >>> parameters.factors.shape, bool((parameters.angle.abs() <= 15).all())
-    (torch.Size([3, 5]), True)
-    """
+    """All that is random in a strong view except the noise: one row for the whole batch, or one per image."""
 
     factors: Tensor
     """One column per entry of `JITTER`."""
@@ -169,7 +146,7 @@ class ViewParameters:
             return self
         return ViewParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def apply(self, images: Tensor, call: Call = _directly) -> Tensor:
+    def apply(self, images: Tensor, call: Call = operator.call) -> Tensor:
         """Clip, jitter, move and blur the images, with no randomness left."""
         columns = self.factors, self.angle, self.shift, self.scale, self.sigma, self.flip
         numbers = torch.cat([column.double().view(len(self.flip), -1) for column in columns], dim=1)
@@ -188,11 +165,9 @@ def _move_and_blur(images: Tensor, places: Tensor) -> Tensor:
 def move(images: Tensor, *, angle: Tensor, shift: Tensor, scale: Tensor, flip: Tensor) -> Tensor:
     """Rotate and scale about the centre, shift, then flip, with a margin of 2 pixels that `blur` uses up.
 
-    Before the flip, output pixel p shows the input at R(-angle) (p - shift) / scale, measured from the centre
-    and bilinearly interpolated. Reading beyond the border yields the border: the same as padding each end by
-    half a side, moving, and cropping the centre, as long as the padding reaches. It does within the strong
-    view's ranges for squares from 22×22 pixels on, and up to a ratio of 3:2 from 48 pixels on. Beyond that,
-    the edges continue where the padded image would end in black.
+    Before the flip, output pixel p shows the input at R(-angle) (p - shift) / scale, measured from the centre and
+    bilinearly interpolated. The border is replicated. Within the strong view's ranges that equals padding by half a
+    side, moving and cropping the centre, for squares from 22×22 pixels on and up to a ratio of 3:2 from 48 pixels on.
 
     >>> still = {"angle": torch.zeros(1), "shift": torch.zeros(1, 2), "scale": torch.ones(1)}
     >>> move(torch.tensor([[[[1.0, 2.0]]]]), **still, flip=torch.tensor([True]))[0, 0, 2].tolist()
@@ -218,11 +193,7 @@ def _from_centre(side: int, images: Tensor) -> Tensor:
 
 
 def blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Convolve with a 5×5 Gaussian of standard deviation `sigma`; the outermost 2 pixels are used up.
-
-    >>> blur(torch.ones(1, 1, 6, 7), torch.tensor([0.5])).shape
-    torch.Size([1, 1, 2, 3])
-    """
+    """Convolve with a 5×5 Gaussian of standard deviation `sigma`; the outermost 2 pixels are used up."""
     distance = torch.arange(-BLUR_RADIUS, BLUR_RADIUS + 1, device=sigma.device)
     taps = torch.exp(-0.5 * (distance / sigma[:, None]) ** 2)
     weights = [per_image(tap, images) for tap in (taps / taps.sum(1, keepdim=True)).unbind(1)]
@@ -239,11 +210,7 @@ def _weigh(images: Tensor, weights: list[Tensor], dim: int) -> Tensor:
 
 
 def per_image(values: Factor, images: Tensor) -> Tensor:
-    """Shape one value for all images, or one value each, so that it broadcasts over the images.
-
-    >>> per_image(torch.tensor([0.5, 2.0]), torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 1, 1, 1])
-    """
+    """Shape one value for all images, or one value each, so that it broadcasts over the images."""
     if isinstance(values, Tensor):
         return values.to(images, non_blocking=True).view(-1, 1, 1, 1)
     return images.new_full((1, 1, 1, 1), values)
@@ -282,24 +249,14 @@ def adjust_contrast(images: Tensor, factor: Factor) -> Tensor:
 
 
 def adjust_saturation(images: Tensor, factor: Factor) -> Tensor:
-    """Blend each pixel with its own grey: factor 0 is a grey image, 1 the image, more exceeds it.
-
-    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
-    >>> torch.equal(adjust_saturation(red, 0.0), grey(red).expand_as(red))
-    True
-    """
+    """Blend each pixel with its own grey: factor 0 is a grey image, 1 the image, more exceeds it."""
     if images.shape[1] != 3:
         return images
     return torch.lerp(grey(images), images, per_image(factor, images)).clamp_(0, 1)
 
 
 def adjust_hue(images: Tensor, factor: Factor) -> Tensor:
-    """Turn every colour by `factor` of the colour circle; each pixel's highest and lowest values stay.
-
-    >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
-    >>> adjust_hue(red, 0.5).flatten().tolist()
-    [0.0, 1.0, 1.0]
-    """
+    """Turn every colour by `factor` of the colour circle; each pixel's highest and lowest values stay."""
     if images.shape[1] != 3:
         return images
     low, high = images.amin(1), images.amax(1)
@@ -339,14 +296,10 @@ JITTER = (
 """The strong view's adjustments, each with the range its factor is drawn from."""
 
 
-def jitter(images: Tensor, factors: Tensor, order: Tensor, call: Call = _directly) -> Tensor:
+def jitter(images: Tensor, factors: Tensor, order: Tensor, call: Call = operator.call) -> Tensor:
     """Apply all of `JITTER`. `factors` and `order` are 1×5 (the same for all images) or N×5, the order on the host.
 
     Column k of `factors` belongs to entry k of `JITTER`; column s of `order` names the entry of step s.
-
-    >>> factors, order = torch.tensor([[0.5, 1.0, 1.0, 0.0, 1.0]]), torch.arange(5).view(1, 5)
-    >>> jitter(torch.full((2, 3, 1, 1), 0.5), factors, order).unique().item()
-    0.25
     """
     if len(order) == 1:
         for index in order[0].tolist():

@@ -1,57 +1,35 @@
 """One call for all corruptions: `corrupt(images, "fog", severity=3)`."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from resitta import names
-from resitta.data.corruptions import blur, digital, noise, weather
+from resitta.data.corruptions import blur, digital, noise, spatter, weather
 from resitta.data.corruptions.random import Draws, image_keys
-from resitta.data.corruptions.spatter import spatter
 from resitta.data.corruptions.tables import setting
 from resitta.errors import BadImages, BadSetting, NonFiniteImages, UnknownName, near
 
-_ALL: tuple[Callable[..., Tensor], ...] = (
-    blur.motion_blur,
-    weather.snow,
-    weather.fog,
-    noise.shot_noise,
-    blur.defocus_blur,
-    digital.contrast,
-    blur.zoom_blur,
-    digital.brightness,
-    weather.frost,
-    digital.elastic_transform,
-    blur.glass_blur,
-    noise.gaussian_noise,
-    digital.pixelate,
-    digital.jpeg_compression,
-    noise.impulse_noise,
-    noise.speckle_noise,
-    blur.gaussian_blur,
-    spatter,
-    digital.saturate,
-)
-_FUNCTIONS = {function.__name__: function for function in _ALL}
 CORRUPTIONS, EXTRA, SHORT = names.CORRUPTIONS, names.EXTRA, names.SHORT
+# A corruption is the function of its name in one of these modules.
+_MODULES = (blur, digital, noise, spatter, weather)
+_FUNCTIONS = {name: vars(module)[name] for name in CORRUPTIONS + EXTRA for module in _MODULES if name in vars(module)}
 
-# Small parts stay in the cache of a CPU, large ones fill a GPU: pixels worked on at a time.
+# Pixels per chunk: small chunks stay in a CPU's cache, large ones fill a GPU.
 _PIXELS_ON_CPU = 4 * 224**2
 _PIXELS_ELSEWHERE = 80 * 224**2
 _SMALLEST_SIDE = 8
-# Floats a hair below a whole grey level mean that level; the public sets compute in double precision.
+# Rounding error: a float this close below a grey level counts as that level (the public sets use double precision).
 _HAIR = 1e-3
 
 
 def corrupt(images: Tensor, name: str, severity: int = 5, *, seed: int = 0) -> Tensor:
     """Corrupt images as the public sets CIFAR-C, Tiny-ImageNet-C and ImageNet-C were made.
 
-    Takes N×3×H×W images, floats in [0, 1] or uint8, and returns the same kind, on the 8-bit grid and cut off
-    to whole grey levels as in the public sets. Strengths are those of the set whose side, 32, 64 or 224, is
-    nearest to the images' shorter side. Random parts depend on the image's own content, the seed, the name
-    and the severity, and on nothing else: not on the rest of the batch, nor on the device.
+    Takes N×3×H×W images, floats in [0, 1] or uint8, and returns the same dtype, truncated to 8-bit grey levels. The
+    strength is that of the set whose side, 32, 64 or 224, is nearest to the images' shorter side. Randomness depends
+    on the image's content, the seed, the name and the severity only: not on the rest of the batch or the device.
 
     >>> images = torch.full((2, 3, 32, 32), 0.5)
     >>> foggy = corrupt(images, "fog", severity=3)

@@ -26,9 +26,6 @@ def disc(radius: float, edge: float) -> Tensor:
     """Return a disc whose edge is softened by a Gaussian of 3×3 pixels, 5×5 beyond radius 8.
 
     As in the public sets, discs of radius 8 and 10 fill their array, and its mirrored rim adds 1 % of light.
-
-    >>> disc(1.5, 0.1).shape
-    torch.Size([5, 5])
     """
     half, wide = (8, 1) if radius <= 8 else (int(radius), 2)
     axis = torch.arange(-half, half + 1)

@@ -136,7 +136,7 @@ def _to_rgb(luma: Tensor, chroma: Tensor) -> Tensor:
 
 
 def _halve(x: Tensor) -> Tensor:
-    """Average 2×2 pixels; halves go up and down in turn, so that the mean stays."""
+    """Average 2×2 pixels; halves are rounded up and down alternately, which preserves the mean."""
     pairs = x[:, ::2] + x[:, 1::2]
     total = pairs[..., ::2] + pairs[..., 1::2]
     turn = torch.arange(total.shape[-1], device=x.device) % 2 + 1

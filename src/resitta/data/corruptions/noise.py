@@ -56,10 +56,6 @@ def alias_table(chances: Tensor) -> tuple[Tensor, Tensor]:
     """Level each row of K chances into K columns of equal height that hold at most two outcomes.
 
     The poorest column is filled up from the richest until all are level (Walker's method).
-
-    >>> keep, alias = alias_table(torch.tensor([[0.25, 0.75]], dtype=torch.float64))
-    >>> keep.tolist(), alias.tolist()
-    ([[0.5, 1.0]], [[1.0, 1.0]])
     """
     columns = chances.shape[1]
     height = chances * columns

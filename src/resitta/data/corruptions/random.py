@@ -24,12 +24,7 @@ _MIX_2 = 0x94D049BB133111EB - 2**64
 
 
 class Draws:
-    """The random numbers of N images; each call returns fresh ones, the same for the same keys.
-
-    >>> draws = Draws(torch.tensor([1, 2]))
-    >>> draws.uniform(3, 4).shape
-    torch.Size([2, 3, 4])
-    """
+    """The random numbers of N images; each call returns fresh ones, the same for the same keys."""
 
     def __init__(self, keys: Tensor) -> None:
         self._keys = keys
@@ -54,11 +49,7 @@ class Draws:
         return pairs[:, :count].reshape(len(pairs), *shape).add_(mean)
 
     def integers(self, high: int | Tensor, *shape: int) -> Tensor:
-        """Return N×shape whole numbers from 0 to high - 1; `high` may hold one bound per image.
-
-        >>> Draws(torch.arange(100)).integers(3).unique().tolist()
-        [0, 1, 2]
-        """
+        """Return N×shape whole numbers from 0 to high - 1; `high` may hold one bound per image."""
         return (self.uniform(*shape) * high).long()
 
     def _int32(self, count: int) -> Tensor:

@@ -62,9 +62,6 @@ def chamfer_distance(marked: Tensor) -> Tensor:
 
     A path may go straight (1), diagonally (1.4) or like a knight (2.1969): the 5×5 mask of Borgefors (1986).
     Paths grow by one step at a time until none gets shorter.
-
-    >>> chamfer_distance(torch.tensor([[[[True, False, False], [False, False, False]]]])).tolist()
-    [[[[0.0, 1.0, 2.0], [1.0, 1.399999976158142, 2.196899890899658]]]]
     """
     height, width = marked.shape[2:]
     lengths = {1: 1.0, 2: 1.4, 5: 2.1969}
@@ -82,11 +79,7 @@ def chamfer_distance(marked: Tensor) -> Tensor:
 
 
 def equalise(x: Tensor) -> Tensor:
-    """Spread the grey levels of each image so that their histogram becomes flat.
-
-    >>> equalise(torch.tensor([[[[3.0, 3.0, 7.0, 9.0]]]])).tolist()
-    [[[[0.0, 0.0, 128.0, 255.0]]]]
-    """
+    """Histogram equalisation of each image."""
     levels = x.flatten(1).long()
     counts = torch.zeros(len(x), 256, device=x.device).scatter_add_(1, levels, torch.ones_like(x).flatten(1))
     below = counts.cumsum(1)
@@ -100,14 +93,9 @@ _TAN_22 = 0.41421356  # tan 22.5°; tan 67.5° is 2 more
 
 
 def canny(x: Tensor, *, low: float, high: float) -> Tensor:
-    """Mark the edges of N×1×H×W images from 0 to 255.
+    """Canny edges of N×1×H×W images from 0 to 255.
 
-    An edge is a ridge of the gradient's strength |dx| + |dy| (Sobel) above `low` that hangs together with a
-    place above `high`.
-
-    >>> step = torch.tensor([0.0, 0.0, 200.0, 200.0]).expand(1, 1, 4, 4)
-    >>> canny(step, low=50, high=150)[0, 0, 0].tolist()
-    [False, True, False, False]
+    Ridges of the Sobel gradient |dx| + |dy| above `low` that are connected to a pixel above `high` (hysteresis).
     """
     across = x.new_tensor(_ACROSS)
     sobel = torch.stack([across, across.T])[:, None]
@@ -119,7 +107,7 @@ def canny(x: Tensor, *, low: float, high: float) -> Tensor:
 
 
 def _is_ridge(strength: Tensor, dx: Tensor, dy: Tensor) -> Tensor:
-    """Tell where the strength is greatest along the gradient's direction, rounded to 45°.
+    """Non-maximum suppression: where the strength is greatest along the gradient, rounded to 45°.
 
     Of two equal neighbours in a row or column, the first counts.
     """
@@ -140,7 +128,7 @@ def _is_ridge(strength: Tensor, dx: Tensor, dy: Tensor) -> Tensor:
 
 
 def _grow(seed: Tensor, allowed: Tensor) -> Tensor:
-    """Extend the seed to all allowed pixels that hang together with it."""
+    """Extend the seed to all allowed pixels connected to it."""
     while True:
         grown = (F.max_pool2d(seed.float(), 3, stride=1, padding=1) > 0) & allowed
         if torch.equal(grown, seed):

@@ -68,10 +68,6 @@ def plasma(draws: Draws, side: int, decay: float) -> Tensor:
 
     Each level halves the step: first the centres of the squares, then the centres of the diamonds between
     them, each the mean of its four neighbours plus a random part, which is `decay`² smaller on the next level.
-
-    >>> cloud = plasma(Draws(torch.tensor([7])), 8, 2.0)
-    >>> cloud.shape, cloud.min().item(), cloud.max().item()
-    (torch.Size([1, 8, 8]), 0.0, 1.0)
     """
     corners = torch.zeros_like(draws.uniform(1, 1))
     roughness = 100.0**2
@@ -108,11 +104,7 @@ _PAINTED_SIDE = 384
 
 
 def frost_texture_source() -> str:
-    """Say where the textures of the frost corruption come from: "public" photographs or "painted" here.
-
-    >>> frost_texture_source() in ("public", "painted")
-    True
-    """
+    """Say where the textures of the frost corruption come from: "public" photographs or "painted" here."""
     return "painted" if _folder() is None else "public"
 
 

@@ -1,13 +1,12 @@
-"""Write corrupted sets to disk in the layouts of the public ones, so that any reader of those reads these.
+"""Write corrupted sets to disk in the layouts of the public sets.
 
-Files are written atomically. Existing files are kept, so repeating an interrupted call completes it; delete a file to
-have it made again.
+Files are written atomically and existing files are kept, so repeating an interrupted call completes it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -55,25 +54,22 @@ def write_cifar_c(
     for name in names:
         path = folder / f"{name}.npy"
         if not path.exists():
-            parts = _parts(images, name, seed=seed, device=device, chunk=chunk)
-            _write_array(path, (len(every_label), *images.shape[1:]), parts, progress)
+            _write_array(path, images, name, seed=seed, device=device, chunk=chunk, progress=progress)
     small = every_label.max() < 256  # the public files hold bytes
     every_label = every_label.astype(np.uint8 if small else np.int64)
     with atomic_write(folder / "labels.npy", durable=False) as path, path.open("wb") as file:
         np.save(file, every_label)
 
 
-def _parts(images: Pixels, name: str, *, seed: int, device: str, chunk: int) -> Iterator[Pixels]:
-    for severity in SEVERITIES:
-        for start in range(0, len(images), chunk):
-            yield _corrupted(images[start : start + chunk], name, severity, seed=seed, device=device)
-
-
-def _write_array(path: Path, shape: tuple[int, ...], parts: Iterable[Pixels], progress: Progress | None) -> None:
+def _write_array(
+    path: Path, images: Pixels, name: str, *, seed: int, device: str, chunk: int, progress: Progress | None
+) -> None:
+    """Write one corruption of the images at all severities, `chunk` images at a time."""
+    shape = (len(SEVERITIES) * len(images), *images.shape[1:])
     with atomic_write(path, durable=False) as unfinished:
-        file = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape)
-        done = 0
-        for part in parts:
+        file, done = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.uint8, shape=shape), 0
+        for severity, start in product(SEVERITIES, range(0, len(images), chunk)):
+            part = _corrupted(images[start : start + chunk], name, severity, seed=seed, device=device)
             file[done : done + len(part)] = part
             done += len(part)
             if progress is not None:
@@ -115,7 +111,8 @@ def write_imagenet_c(
             if not all(path.exists() for path in paths):
                 corrupted = _corrupted(batch, name, severity, seed=seed, device=device)
                 for path, image in zip(paths, corrupted, strict=True):
-                    _write_jpeg(path, pillow.fromarray(image))
+                    with atomic_write(path, durable=False) as unfinished:
+                        pillow.fromarray(image).save(unfinished, "JPEG", quality=85, optimize=True)
         if progress is not None:
             progress("images", start + len(pairs), len(images))
 
@@ -128,11 +125,6 @@ def _stacked(pairs: Sequence[tuple[str, Pixels]]) -> Pixels:
     batch = np.stack([image for _, image in pairs])
     _check_images(batch)
     return batch
-
-
-def _write_jpeg(path: Path, image: Any) -> None:
-    with atomic_write(path, durable=False) as unfinished:
-        image.save(unfinished, "JPEG", quality=85, optimize=True)
 
 
 def _corrupted(images: Pixels, name: str, severity: int, *, seed: int, device: str) -> Pixels:

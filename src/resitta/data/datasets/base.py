@@ -1,4 +1,4 @@
-"""What every source of images offers: all labels at once, pixels only when they are read."""
+"""The interface of image sets: all labels at once, pixels read on demand."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -36,15 +36,7 @@ class ImageSet(Protocol):
 
 
 def checked_indices(indices: Indices, length: int, origin: str) -> Labels:
-    """Refuse indices that are no whole numbers or point outside the set.
-
-    >>> checked_indices([2, 0], 3, "photos.zip").tolist()
-    [2, 0]
-    >>> checked_indices([3], 3, "photos.zip")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadData: photos.zip has images 0 to 2, but image 3 was asked for.
-    """
+    """Return indices as int64; refuse any that are not integers or are out of range."""
     found = np.asarray(indices)
     if found.size == 0:
         return np.empty(0, np.int64)
@@ -57,11 +49,7 @@ def checked_indices(indices: Indices, length: int, origin: str) -> Labels:
 
 
 def checked_labels(labels: npt.ArrayLike, length: int, classes: int | None, origin: str) -> tuple[Labels, int]:
-    """Return the labels as int64 with the number of classes, by default one more than the highest label.
-
-    >>> checked_labels([0, 2, 1], 3, None, "digits")
-    (array([0, 2, 1]), 3)
-    """
+    """Return the labels as int64 with the number of classes, by default one more than the highest label."""
     found = np.asarray(labels)
     if length == 0:
         raise BadData(f"{origin} holds no images; give it at least one.")
@@ -76,13 +64,7 @@ def checked_labels(labels: npt.ArrayLike, length: int, classes: int | None, orig
 
 
 def checked_severity(severity: int) -> int:
-    """Refuse a severity that the corrupted sets do not have.
-
-    >>> checked_severity(6)
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadSetting: severity must be 1, 2, 3, 4 or 5, not 6.
-    """
+    """Refuse a severity that the corrupted sets do not have."""
     if severity not in range(1, 6):
         raise BadSetting(f"severity must be 1, 2, 3, 4 or 5, not {severity!r}.")
     return int(severity)
@@ -140,5 +122,5 @@ def _check_values(x: Array, origin: str) -> None:
     if x.dtype.kind != "f":
         raise BadData(f"{origin} has dtype {x.dtype}; it must be uint8, or floats in [0, 1].")
     low, high = x.min(), x.max()
-    if not (low >= 0 and high <= 1):  # written so that NaN is refused too
+    if not (low >= 0 and high <= 1):  # also refuses NaN
         raise BadData(f"{origin} has floats from {low} to {high}; scale them to [0, 1].")

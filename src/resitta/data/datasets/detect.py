@@ -1,4 +1,4 @@
-"""Open a data set by looking at what is there."""
+"""Open a data set of any known layout."""
 
 import inspect
 from pathlib import Path

@@ -42,26 +42,14 @@ def decode(raw: bytes, name: str, size: int | None) -> npt.NDArray[np.uint8]:
 
 
 def check_pixels(width: int, height: int, name: str) -> None:
-    """Refuse a picture that would take more memory than any of a data set should, before it is decoded.
-
-    >>> check_pixels(20000, 20000, "tom.png")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadData: tom.png has 20000×20000 pixels, at most 67,108,864 are decoded; scale it down or remove it.
-    """
+    """Refuse a decompression bomb before it is decoded."""
     if width * height > MOST_PIXELS:
         found = f"{width}×{height} pixels, at most {MOST_PIXELS:,} are decoded"
         raise BadData(f"{name} has {found}; scale it down or remove it.")
 
 
 def check_bytes(size: int, name: str) -> None:
-    """Refuse to read a file that is too large for a picture.
-
-    >>> check_bytes(2**30, "tom.png")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadData: tom.png has 1,073,741,824 bytes, at most 269,484,032 are read; it is no picture: remove it.
-    """
+    """Refuse to read a file that is too large for a picture."""
     if size > MOST_BYTES:
         raise BadData(f"{name} has {size:,} bytes, at most {MOST_BYTES:,} are read; it is no picture: remove it.")
 
@@ -70,10 +58,6 @@ def fit(picture: "Image", size: int) -> "Image":
     """Scale the shorter side to 256/224 of `size`, then cut out the central size×size.
 
     A picture that already is size×size stays as it is: ImageNet-C was cropped before it was published.
-
-    >>> from PIL import Image
-    >>> fit(Image.new("RGB", (640, 480)), 224).size
-    (224, 224)
     """
     if picture.size == (size, size):
         return picture
@@ -85,24 +69,14 @@ def fit(picture: "Image", size: int) -> "Image":
 
 
 def checked_size(size: int | None) -> int | None:
-    """Refuse a size that is no positive whole number; None keeps pictures as they are stored.
-
-    >>> checked_size(0)
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadSetting: size must be a positive whole number of pixels, or None, not 0.
-    """
+    """Refuse a size that is no positive whole number; None keeps pictures as they are stored."""
     if size is not None and (not isinstance(size, int) or size < 1):
         raise BadSetting(f"size must be a positive whole number of pixels, or None, not {size!r}.")
     return size
 
 
 def is_picture(name: str) -> bool:
-    """Tell by its ending whether a file should be a picture.
-
-    >>> is_picture("ILSVRC2012_val_00000293.JPEG"), is_picture("notes.txt")
-    (True, False)
-    """
+    """Tell by its ending whether a file should be a picture."""
     return Path(name).suffix.lower() in SUFFIXES
 
 
@@ -144,22 +118,19 @@ class FileImages:
             raise BadData(f"{self._origin}: {found} take {total:,} bytes, at most {MOST_AT_ONCE:,} are read; {advice}.")
         pixels = np.empty((len(chosen), *self._shape), np.uint8)
         for row, index in enumerate(chosen):
-            pixels[row] = self._decode_alike(int(index))
+            image = self._decode(int(index))
+            if image.shape != self._shape:
+                (height, width, _), (first_height, first_width, _) = image.shape, self._shape
+                raise BadData(
+                    f"{self._origin}/{self._names[index]} is {width}×{height} pixels but {self._names[0]} is "
+                    f"{first_width}×{first_height}; give size= to scale and crop all of them."
+                )
+            pixels[row] = image
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
 
     def _decode(self, index: int) -> npt.NDArray[np.uint8]:
         name = self._names[index]
         return decode(self._load(name), f"{self._origin}/{name}", self._size)
-
-    def _decode_alike(self, index: int) -> npt.NDArray[np.uint8]:
-        pixels = self._decode(index)
-        if pixels.shape != self._shape:
-            (height, width, _), (first_height, first_width, _) = pixels.shape, self._shape
-            raise BadData(
-                f"{self._origin}/{self._names[index]} is {width}×{height} pixels but {self._names[0]} is "
-                f"{first_width}×{first_height}; give size= to scale and crop all of them."
-            )
-        return pixels
 
 
 def labelled(files: dict[str, list[str]], origin: str) -> tuple[list[str], list[int]]:

@@ -11,7 +11,7 @@ from resitta.errors import BadData
 
 
 class ImageFolder(FileImages):
-    """Images as `root/<class>/<name>.png`; the class is the place of its folder in sorted order.
+    """Images as `root/<class>/<name>.png`; the class is the index of its folder in sorted order.
 
     Hidden files are skipped, and so are files beside the class folders. Images keep their stored size, which must be
     the same for all, unless `size` asks for ImageNet's scaling and cropping.
@@ -63,11 +63,11 @@ def read_file(root: Path, name: str) -> bytes:
 
 
 COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Others may ask for gigabytes before the first byte comes out; pictures gain nothing by them."""
+"""Other methods can allocate gigabytes before they yield a byte, and hardly compress pictures."""
 
 
 class ImageZip(FileImages):
-    """Images as `<class>/<name>.png` inside a zip; the class is the place of its folder in sorted order.
+    """Images as `<class>/<name>.png` inside a zip; the class is the index of its folder in sorted order.
 
     Nothing is unpacked to disk. The zip stays open for as long as this object lives. Images keep their stored
     size unless `size` asks for ImageNet's scaling and cropping.
@@ -112,7 +112,7 @@ def _class_files(archive: zipfile.ZipFile, path: str | Path) -> dict[str, list[s
 
 
 def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return the bytes of a picture; never more than the archive says it has, whatever is compressed there."""
+    """Return the bytes of a picture, never more than its declared size (zip bombs)."""
     try:
         member = archive.getinfo(name)
         check_bytes(member.file_size, f"{archive.filename}/{name}")
@@ -121,6 +121,6 @@ def _read_member(archive: zipfile.ZipFile, name: str) -> bytes:
             raise BadData(f"{archive.filename}/{name} {found}; zip it again without compression, or with deflate.")
         with archive.open(member) as file:
             return file.read(member.file_size)
-    # RuntimeError: encrypted; NotImplementedError: an exotic compression
+    # RuntimeError: encrypted; NotImplementedError: an unknown compression
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError) as error:
         raise BadData(f"{archive.filename}/{name} is damaged ({error}); download or zip it again.") from error

@@ -12,7 +12,7 @@ from resitta.errors import BadData, near
 class ImageNetC(FileImages):
     """One corruption of ImageNet-C at one severity: `<corruption>/<severity>/<wnid>/<name>.JPEG`.
 
-    The class is the place of the wnid in sorted order, so all `classes` folders must be there: one missing
+    The class is the index of the wnid in sorted order, so all `classes` folders must be there: one missing
     folder would shift every class after it. `listing` is a text file that picks images, such as the usual
     5,000: one `wnid/name.JPEG` per line, optionally followed by its label (then folders may be missing).
 

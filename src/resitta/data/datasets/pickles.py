@@ -1,9 +1,9 @@
 """Read CIFAR's pickled batches without running what a pickle may contain.
 
-A pickle is a program that can import and call anything, nest without end, and ask for more memory than there is. Here
-it is only read, instruction by instruction, and a small machine of our own does what the few harmless ones say: it
-builds numbers, strings, lists, tuples and dicts, and knows two names, numpy's array and dtype, for which it makes
-inert stand-ins. Nothing is imported, called or hashed, and size, number of instructions and nesting are limited.
+A pickle is a program that can import and call anything, nest without end and exhaust the memory; restricting
+`find_class` of `pickle.Unpickler` prevents only the first. This interpreter executes the few harmless opcodes: they
+build numbers, strings, lists, tuples, dicts, and inert stand-ins for numpy's array and dtype. Nothing is imported,
+called or hashed; size, number of opcodes and nesting are limited.
 """
 
 import pickletools
@@ -19,59 +19,54 @@ from resitta.errors import BadData
 MOST_BYTES = 1 << 29
 """The largest public batch has 155 MB."""
 MOST_STEPS = 1_000_000
-"""The public batches have four instructions per image, and at most 50,000 images."""
+"""The public batches have four opcodes per image, and at most 50,000 images."""
 DEEPEST = 16
 """How deep lists, dicts and tuples may nest; the public batches nest four deep at most."""
 
 
-class Unreadable(Exception):
+class _Unreadable(Exception):
     """The pickle holds what no CIFAR batch holds."""
 
 
-class Tuple(tuple[Any, ...]):
+class _Tuple(tuple[Any, ...]):
     """A tuple that knows how deep it nests."""
 
     depth = 1
 
 
-class DType:
-    """What the pickle says of numpy's dtype: its name."""
+class _DType:
+    """Stands in for numpy's dtype."""
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         self.name = arguments[0]
 
     def build(self, state: Any) -> None:
-        """Byte order and the like: meaningless for single bytes."""
+        """Ignore byte order and the like: meaningless for single bytes."""
 
 
-class Array:
-    """What the pickle says of one array of bytes."""
+class _Array:
+    """Stands in for an array of bytes."""
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         self.pixels: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def build(self, state: Any) -> None:
-        """Take the pixels."""
         _version, shape, dtype, fortran, raw = state
-        if not isinstance(dtype, DType) or dtype.name not in ("u1", b"u1"):
-            raise Unreadable("its array has another dtype than uint8")
+        if not isinstance(dtype, _DType) or dtype.name not in ("u1", b"u1"):
+            raise _Unreadable("its array has another dtype than uint8")
         self.pixels = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-KNOWN: dict[tuple[Any, Any], type[DType | Array] | None] = {
-    ("numpy.core.multiarray", "_reconstruct"): Array,
-    ("numpy._core.multiarray", "_reconstruct"): Array,
+KNOWN: dict[tuple[Any, Any], type[_DType | _Array] | None] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
     ("numpy", "ndarray"): None,  # only named, as an argument of _reconstruct
-    ("numpy", "dtype"): DType,
+    ("numpy", "dtype"): _DType,
 }
 
 
-class Machine:
-    """The stack of values, and the marks on it, of a pickle that is being read.
-
-    >>> Machine().run(b"\\x80\\x02](K\\x01K\\x02e.")
-    [1, 2]
-    """
+class _Machine:
+    """The interpreter: a stack of values, the marks on it, and the memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -79,90 +74,81 @@ class Machine:
         self.memo: dict[int, Any] = {}
 
     def run(self, data: bytes) -> Any:
-        """Follow the instructions to the end and return the last value."""
+        """Execute the opcodes and return the last value."""
         for number, (code, argument, _) in enumerate(pickletools.genops(data)):
             step = STEPS.get(code.name)
             if step is None:
-                raise Unreadable(f"it holds the instruction {code.name}, which no CIFAR file needs")
+                raise _Unreadable(f"it holds the instruction {code.name}, which no CIFAR file needs")
             if number >= MOST_STEPS:
-                raise Unreadable(f"it has more than {MOST_STEPS:,} instructions")
+                raise _Unreadable(f"it has more than {MOST_STEPS:,} instructions")
             step(self, argument)
         return self.stack.pop()
 
     def push(self, value: Any) -> None:
-        """Put a value on the stack."""
         self.stack.append(value)
 
     def keep(self, place: int) -> None:
-        """Remember the last value."""
         self.memo[place] = self.stack[-1]
 
     def mark(self, _: Any) -> None:
-        """Begin a list, dict or tuple."""
         if len(self.marks) >= DEEPEST:
-            raise Unreadable(f"it nests more than {DEEPEST} deep")
+            raise _Unreadable(f"it nests more than {DEEPEST} deep")
         self.marks.append(len(self.stack))
 
     def since_mark(self) -> list[Any]:
-        """Take the values since the last mark."""
         start = self.marks.pop()
         taken, self.stack[start:] = self.stack[start:], []
         return taken
 
     def tuple_of(self, values: list[Any]) -> None:
-        """Make a tuple."""
-        made = Tuple(values)
-        made.depth = 1 + max((value.depth for value in values if isinstance(value, Tuple)), default=0)
+        made = _Tuple(values)
+        made.depth = 1 + max((value.depth for value in values if isinstance(value, _Tuple)), default=0)
         if made.depth > DEEPEST:
-            raise Unreadable(f"it nests more than {DEEPEST} deep")
+            raise _Unreadable(f"it nests more than {DEEPEST} deep")
         self.push(made)
 
     def last(self, number: int) -> list[Any]:
-        """Take the last values."""
         return [self.stack.pop() for _ in range(number)][::-1]
 
     def name(self, module: Any, name: Any) -> None:
-        """Put the stand-in for a name on the stack."""
         if not (isinstance(module, str) and isinstance(name, str)):  # hashing or printing anything else may never end
-            raise Unreadable("it asks for a name that is no string")
+            raise _Unreadable("it asks for a name that is no string")
         if (module, name) not in KNOWN:
-            raise Unreadable(f"it asks for {module:.80}.{name:.80}, which no CIFAR file needs")
+            raise _Unreadable(f"it asks for {module:.80}.{name:.80}, which no CIFAR file needs")
         self.push(KNOWN[module, name])
 
     def make(self, _: Any) -> None:
         """Make a stand-in; its class is below its arguments."""
         kind, arguments = self.last(2)
-        if kind not in (Array, DType) or not isinstance(arguments, tuple) or not arguments:
-            raise Unreadable("it calls something that is no array")
+        if kind not in (_Array, _DType) or not isinstance(arguments, tuple) or not arguments:
+            raise _Unreadable("it calls something that is no array")
         self.push(kind(arguments))
 
     def build(self, _: Any) -> None:
-        """Give a stand-in its state."""
         state = self.stack.pop()
-        if not isinstance(self.stack[-1], Array | DType):
-            raise Unreadable("it changes something that is no array")
+        if not isinstance(self.stack[-1], _Array | _DType):
+            raise _Unreadable("it changes something that is no array")
         self.stack[-1].build(state)
 
     def extend(self, values: list[Any]) -> None:
-        """Add to a list."""
         if not isinstance(self.stack[-1], list):
-            raise Unreadable("it appends to something that is no list")
+            raise _Unreadable("it appends to something that is no list")
         self.stack[-1].extend(values)
 
     def update(self, values: list[Any]) -> None:
         """Add to a dict, whose keys are strings."""
         target, keys = self.stack[-1], values[::2]
         if not isinstance(target, dict) or not all(isinstance(key, str | bytes) for key in keys):
-            raise Unreadable("it has a dict whose keys are no strings")
+            raise _Unreadable("it has a dict whose keys are no strings")
         target.update(zip(keys, values[1::2], strict=True))
 
 
-Step = Callable[[Machine, Any], Any]
+Step = Callable[[_Machine, Any], Any]
 STEPS: dict[str, Step] = {
     **dict.fromkeys(("PROTO", "FRAME", "STOP"), lambda _machine, _argument: None),
-    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"), Machine.push),
-    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), Machine.push),
-    **dict.fromkeys(("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), Machine.push),
+    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"), _Machine.push),
+    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _Machine.push),
+    **dict.fromkeys(("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), _Machine.push),
     **dict.fromkeys(
         ("STRING", "BINSTRING", "SHORT_BINSTRING"),  # of Python 2: bytes
         lambda machine, text: machine.push(text.encode("latin-1")),
@@ -170,7 +156,7 @@ STEPS: dict[str, Step] = {
     "NONE": lambda machine, _: machine.push(None),
     "NEWTRUE": lambda machine, _: machine.push(True),
     "NEWFALSE": lambda machine, _: machine.push(False),
-    "MARK": Machine.mark,
+    "MARK": _Machine.mark,
     "EMPTY_LIST": lambda machine, _: machine.push([]),
     "EMPTY_DICT": lambda machine, _: machine.push({}),
     "EMPTY_TUPLE": lambda machine, _: machine.push(()),
@@ -185,8 +171,8 @@ STEPS: dict[str, Step] = {
     "SETITEMS": lambda machine, _: machine.update(machine.since_mark()),
     "GLOBAL": lambda machine, names: machine.name(*names.split(" ", 1)),
     "STACK_GLOBAL": lambda machine, _: machine.name(*machine.last(2)),
-    "REDUCE": Machine.make,
-    "BUILD": Machine.build,
+    "REDUCE": _Machine.make,
+    "BUILD": _Machine.build,
     "MEMOIZE": lambda machine, _: machine.keep(len(machine.memo)),
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda machine, place: machine.keep(place)),
     **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, place: machine.push(machine.memo[place])),
@@ -197,12 +183,12 @@ def read_batch(path: Path) -> tuple[npt.NDArray[np.uint8], list[int]]:
     """Return the pixels (N×3072) and labels of one CIFAR batch; CIFAR-100 gives its fine labels."""
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise Unreadable(f"it has {path.stat().st_size:,} bytes, at most {MOST_BYTES:,} are read")
-        batch = Machine().run(path.read_bytes())
+            raise _Unreadable(f"it has {path.stat().st_size:,} bytes, at most {MOST_BYTES:,} are read")
+        batch = _Machine().run(path.read_bytes())
         entries = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         labels = entries["fine_labels"] if "fine_labels" in entries else entries["labels"]
         if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 2**31 for label in labels):
-            raise Unreadable("its labels are no list of whole numbers")
+            raise _Unreadable("its labels are no list of whole numbers")
         return entries["data"].pixels, labels
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise BadData(f"{path} is not a CIFAR batch ({error}); download it again.") from error

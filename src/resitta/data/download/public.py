@@ -13,12 +13,8 @@ from resitta.errors import BadData, BadSetting, UnknownName, near
 class Archive:
     """One tar of a Zenodo record, and the folders that it brings.
 
-    `holds` are paths below the root that the user chooses; inside the tar, their last parts are the top-level
-    folders. All of them being there means that the archive has been unpacked. A download of
-    more than `most_gigabytes` is refused: it cannot be this archive.
-
-    >>> DATA_SETS["cifar10c"].archives[0].url()
-    'https://zenodo.org/records/2535967/files/CIFAR-10-C.tar?download=1'
+    `holds` are paths below the user's root; their last parts are the top-level folders of the tar. If all exist, the
+    archive has been unpacked. A download of more than `most_gigabytes` is refused.
     """
 
     record: int
@@ -86,9 +82,8 @@ def fetch(
 ) -> Path:
     """Bring a data set (`cifar10c`, `cifar100c` or `imagenetc`) to a folder under `root`; return that folder.
 
-    What is already there is not fetched again. An interrupted download is resumed. An
-    archive is unpacked only after its md5 has been found right, and removed afterwards. `progress` is called
-    with (done, total) bytes of the archive under way; `base_url` is a mirror that holds the same files.
+    Existing folders are not fetched again, and an interrupted download is resumed. An archive is verified by its md5,
+    unpacked and removed. `progress` is called with (done, total) bytes of the current archive; `base_url` is a mirror.
 
     >>> fetch("cifar10", "data")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Download one large file over a connection that may break: resume, retry, give up with a clear sentence."""
+"""Resumable download of one large file, with retries and exponential backoff."""
 
 import http.client
 import re
@@ -17,13 +17,7 @@ from resitta.errors import BadData
 
 
 def check_space(folder: Path, need: int, what: str) -> None:
-    """Refuse to begin what the disk cannot hold.
-
-    >>> check_space(Path("."), 10**18, "big.tar")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadData: big.tar needs 1000000000.0 GB in ., but only ... GB are free; ...
-    """
+    """Raise BadData if the disk has too little free space."""
     free = shutil.disk_usage(folder).free
     if free < need:
         raise BadData(
@@ -35,16 +29,16 @@ def check_space(folder: Path, need: int, what: str) -> None:
 Progress = Callable[[int, int | None], None]
 CHUNK = 1 << 20
 MOST = 1 << 36
-"""How large a file may be where the caller knows no better: twice the largest of the public archives, and more."""
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""The default size limit: more than twice the largest public archive."""
+TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long to insist: attempts in a row that bring nothing new, then seconds.
+    """When to give up: after this many `attempts` in a row without new data.
 
-    `pause` is the wait after the first failure and doubles with each further one; `timeout` is how long the
-    server may stay silent.
+    `pause`: seconds of backoff after the first failure, doubled after each further one. `timeout`: seconds for a
+    response.
     """
 
     attempts: int = 5
@@ -62,12 +56,10 @@ class _Interrupted(Exception):
 def download(
     url: str, part: Path, *, progress: Progress | None = None, patience: Patience = PATIENT, most: int = MOST
 ) -> None:
-    """Download `url` to the file `part`, going on from what it already holds.
+    """Download `url` to the file `part`, resuming what it already holds; the caller verifies a checksum.
 
-    Whether the contents are right is for the caller to check: a length may agree by accident, a checksum not.
-    `progress` is called with the bytes that are there and the total, None where the server does not say.
-
-    A file of more than `most` bytes is refused: at once if the server says so, else as soon as that many have come.
+    `progress` is called with the bytes received and the total, None if unknown. A file of more than `most` bytes is
+    refused: at once if the server announces its size, else as soon as it exceeds the limit.
     """
     transfer = _Transfer(url, part, progress, patience.timeout, most)
     failures, most = 0, _size(part)
@@ -87,7 +79,7 @@ def download(
 
 
 class _Transfer:
-    """One file on a server, and what earlier attempts have learnt about it."""
+    """One file on a server: its size and ETag, as earlier attempts saw them."""
 
     def __init__(self, url: str, part: Path, progress: Progress | None, timeout: float, most: int) -> None:
         self._url, self._part, self._progress, self._timeout, self._most = url, part, progress, timeout, most
@@ -179,12 +171,12 @@ def _chunks(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
 
 @contextmanager
 def _network(url: str) -> Iterator[None]:
-    """Tell troubles that may pass from those that will not."""
+    """Raise `_Interrupted` for transient errors, `BadData` for permanent ones."""
     try:
         yield
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code in PASSING:
+        if error.code in TRANSIENT:
             raise _Interrupted(f"it answered {error.code} {error.reason}") from error
         raise BadData(f"{url} answered {error.code} {error.reason}; check the address or try a mirror.") from error
     except (OSError, http.client.HTTPException) as error:

@@ -1,4 +1,4 @@
-"""Unpack a tar from the internet: only plain files and folders, only inside the chosen place, all or nothing."""
+"""Unpack an untrusted tar: plain files and folders only, inside the target, all or nothing."""
 
 import shutil
 import tarfile
@@ -16,8 +16,8 @@ EXPANSION = 4  # images hardly compress: an archive that grows further is a bomb
 def unpack(path: Path, root: Path, holds: Sequence[str]) -> None:
     """Unpack the tar at `path`, gzipped or not, so that the folders `holds` lie under `root`.
 
-    Everything goes to a temporary folder first. Each folder is then renamed to its place, so that one that is
-    there is complete; one that was there before is kept.
+    Members are unpacked to a temporary folder first; renaming makes each folder appear complete. Existing folders are
+    kept.
     """
     check_space(root, path.stat().st_size, path.name)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=root) as temporary:
