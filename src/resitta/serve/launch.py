@@ -103,10 +103,10 @@ def serve(
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resitta-")))
         options: dict[str, Any] = {"size": size, "state": folder, "limits": limits, "names": _names(labels)}
         on = stack.enter_context(listen(host, port))  # before a Ray cluster is started, which would have to be stopped
-        engine = Service(make(), **options) if readers is None else _on_ray(make, readers, address, options)
-        _announce(engine, on.getsockname(), token if given is None else None, state)
+        service = Service(make(), **options) if readers is None else _on_ray(make, readers, address, options)
+        _announce(service, on.getsockname(), token if given is None else None, state)
         names = allowed_names(on.getsockname()[0], host, allow_host)
-        run(create_app(engine, token=token, resize=resize, names=names), on)
+        run(create_app(service, token=token, resize=resize, names=names), on)
 
 
 def _refuse_untrained(
@@ -131,16 +131,16 @@ def _names(labels: Path | None) -> list[str]:
         raise BadData(f"the names of the classes cannot be read from {labels} ({error})") from error
 
 
-def _announce(engine: Service, address: tuple[str, int], token: str | None, state: Path | None) -> None:
+def _announce(service: Service, address: tuple[str, int], token: str | None, state: Path | None) -> None:
     """Print the address, with the token if it is new, and what users may not expect."""
     host, port = address[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     say = require("rich.console", "serve").Console().print
-    report = engine.writer.report()
+    report = service.writer.report()
     version, samples = report.version, report.stats.samples
-    say(f"{engine.adapter.method.name} serves at {place}{f'#token={token}' if token else ''}", soft_wrap=True)
+    say(f"{service.adapter.method.name} serves at {place}{f'#token={token}' if token else ''}", soft_wrap=True)
     say(f"state: {state or 'not kept (give --state FOLDER)'}, version {version}, {samples} samples", soft_wrap=True)
     if not report.concurrent:
-        say(f"{engine.adapter.method.name} predicts and learns in one step: predictions wait for updates")
+        say(f"{service.adapter.method.name} predicts and learns in one step: predictions wait for updates")
     if not host.startswith(("127.", "::1")):
         say(f"anyone who reaches {host} can ask for predictions, and so teach the model: put a proxy in front")

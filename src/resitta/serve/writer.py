@@ -26,7 +26,7 @@ from resitta.monitor.stats import Stats
 from resitta.runtime.learn_queue import Counters, LearnQueue, Samples, joined
 from resitta.runtime.learner_thread import LearnerThread
 from resitta.runtime.weight_handoff import PublishedNetwork, weights_of
-from resitta.serve.client_screening import Voices
+from resitta.serve.client_screening import ClientScreening
 from resitta.serve.events import Events, Kind, LogEntry
 from resitta.serve.http_errors import Refused
 from resitta.serve.memory_quotas import Shares
@@ -88,8 +88,8 @@ class Writer:
         self._publish(max(folder.versions(), default=0))
         self.saver = Saver(adapter, folder, events, every=limits.save_every, version=self.version)
         self.stats, self.guard_fired = adapter.stats, guard_counts(adapter)
-        self.voices, self.shares = Voices(adapter, events, most=limits.clients), Shares()
-        self.clients = self.voices.listing()
+        self.screening, self.shares = ClientScreening(adapter, events, most=limits.clients), Shares()
+        self.clients = self.screening.listing()
         adapter.add_callback(events)
         self._met: Learner | None = None
         self._stats_fail = self._attributing_fails = False
@@ -118,7 +118,7 @@ class Writer:
             return self._submit(partial(self.step, moved, clients)).result()
         logits, version = self.front.predict(moved)
         taken = self.offer(images, logits, clients)
-        muted = self.voices.muted
+        muted = self.screening.muted
         return logits, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
 
     def offer(self, images: Tensor, logits: Tensor | None, clients: Sequence[str]) -> list[bool]:
@@ -143,8 +143,8 @@ class Writer:
             failed_saves=self.saver.failed,
             guard_fired=self.guard_fired,
             clients=self.clients,
-            muted=self.voices.muted,
-            harmful=self.voices.harmful,
+            muted=self.screening.muted,
+            harmful=self.screening.harmful,
         )
 
     def _submit(self, action: Callable[[], T]) -> "Future[T]":
@@ -158,15 +158,15 @@ class Writer:
     def step(self, images: Tensor, clients: Sequence[str]) -> Predicted:
         """Predict and learn in one call."""
         version, before = self.version, self.adapter.learner.updates
-        heard = np.array([not self.queue.paused and name not in self.voices.muted for name in clients])
-        logits = self._answer(images, torch.from_numpy(heard).to(images.device), clients)
-        self.queue.record(len(images), screened=int((~heard).sum()))
+        allowed = np.array([not self.queue.paused and name not in self.screening.muted for name in clients])
+        logits = self._answer(images, torch.from_numpy(allowed).to(images.device), clients)
+        self.queue.record(len(images), screened=int((~allowed).sum()))
         if not self.queue.paused:
-            self.voices.hear(images, logits, clients)
-            self.voices.count(clients, heard)
+            self.screening.allowed(images, logits, clients)
+            self.screening.count(clients, allowed)
         if self.adapter.learner.updates != before:
             self._publish(self.version + 1)
-        return logits, version, heard.tolist()
+        return logits, version, allowed.tolist()
 
     def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
         """Stop learning at once; predictions continue."""
@@ -228,21 +228,21 @@ class Writer:
         images = images.to(source.device, source.dtype)
         logits = self._predicted(images) if logits is None else logits.to(source.device)
         clients = [samples.client for samples in batch]
-        heard = self.voices.hear(images, logits, clients)
-        if heard.any():
-            chosen = torch.from_numpy(heard).to(source.device)
-            self._absorb(images[chosen], logits[chosen], list(compress(clients, heard.tolist())))
+        allowed = self.screening.allowed(images, logits, clients)
+        if allowed.any():
+            chosen = torch.from_numpy(allowed).to(source.device)
+            self._learn_from(images[chosen], logits[chosen], list(compress(clients, allowed.tolist())))
         if self.adapter.learner.updates != before:
             self._publish(self.version + 1)
             self._attribute(self.adapter.learner.updates - before)
-        self.voices.count(clients, heard)
-        return int(heard.sum())
+        self.screening.count(clients, allowed)
+        return int(allowed.sum())
 
     def _attribute(self, updates: int) -> None:
         """Measure what clients do to each other. Learning does not depend on it; its first failure is an event."""
         try:
             if updates > 0:
-                self.voices.attribute(updates)
+                self.screening.attribute(updates)
         except Exception as error:
             logger.exception("the influence of clients cannot be measured; learning continues")
             if not self._attributing_fails:
@@ -255,7 +255,7 @@ class Writer:
         logger.error("learning failed and is paused", exc_info=error)
         self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
 
-    def _absorb(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
+    def _learn_from(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
         """Learn from what was predicted already, where the learner can."""
         learner = self.adapter.learner
         with self._shared(clients):
@@ -266,15 +266,15 @@ class Writer:
                 return
             self.adapter.learn_from(images, logits)
 
-    def _answer(self, images: Tensor, heard: Tensor, clients: Sequence[str]) -> Tensor:
+    def _answer(self, images: Tensor, allowed: Tensor, clients: Sequence[str]) -> Tensor:
         """Predict all images, and learn from some."""
-        if not heard.all():
+        if not allowed.all():
             with self.adapter.paused():
                 logits: Tensor = self.adapter(images)
-        if heard.any():
-            with self._shared(list(compress(clients, heard.tolist()))):
-                learned = self.adapter(images[heard])
-            logits = learned if heard.all() else logits.index_copy(0, heard.nonzero().flatten(), learned)
+        if allowed.any():
+            with self._shared(list(compress(clients, allowed.tolist()))):
+                learned = self.adapter(images[allowed])
+            logits = learned if allowed.all() else logits.index_copy(0, allowed.nonzero().flatten(), learned)
         return logits
 
     @contextmanager
@@ -282,7 +282,7 @@ class Writer:
         """Divide the memory between clients while samples of these are learned from."""
         memory = self.adapter.learner.memory()
         if memory is not None:
-            self.shares.begin(memory, self.voices.numbers(clients))
+            self.shares.begin(memory, self.screening.numbers(clients))
         try:
             yield
         finally:
@@ -334,7 +334,7 @@ class Writer:
         """Update the statistics. The first of several failures is reported; meanwhile the old statistics stay."""
         try:
             self.stats, self.guard_fired = self.adapter.stats, guard_counts(self.adapter)
-            self.clients = self.voices.listing()
+            self.clients = self.screening.listing()
         except Exception as error:  # whatever it is, predictions and learning do not depend on it
             if not self._stats_fail:
                 logger.exception("the statistics cannot be computed, the service continues")
