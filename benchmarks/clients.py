@@ -158,13 +158,13 @@ class Service:
     def learn(self) -> None:
         """Learn from what waits, as far as it fills batches."""
         while self.writer.queue.has_batch:
-            before = self.writer.voices.muted
+            before = self.writer.screening.muted
             self.writer.thread.step()
-            self._note(before, self.writer.voices.muted)
+            self._note(before, self.writer.screening.muted)
 
     def _note(self, before: frozenset[str], now: frozenset[str]) -> None:
         for client in sorted(before ^ now):
-            what = "harmful" if client in self.writer.voices.harmful else "unknown"
+            what = "harmful" if client in self.writer.screening.harmful else "unknown"
             text = f"muted ({what})" if client in now else "heard again"
             self.changes.append(
                 f"{client}: {text} after {self.sent[client]} images, {sum(self.sent.values())} of all clients"

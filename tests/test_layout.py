@@ -11,8 +11,6 @@ EXCEPTIONS = {
     "cli/flags": "types of flags: tested by the commands",
     "method": "abstract classes: tests/conformance and tests/methods check what derives from them",
     "options": "tested through resitta.adapt in tests/test_adapter.py",
-    "monitor/guard/episodes": "tested through the guard in tests/monitor/guard/test_guard_callback.py",
-    "monitor/guard/opinion": "tested through the guard in tests/monitor/guard/test_guard_callback.py",
     "training/sharing": "tested through Network.fork in tests/training/test_network.py",
     "serve/claim": "another name of checkpoint/state_lock",
     "serve/launch": "tested by the command in tests/cli/test_serve.py",

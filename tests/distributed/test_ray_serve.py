@@ -38,19 +38,19 @@ def images(seed: int) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     state = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "ray", ray)
-        with ray_service(make(), size=SIZE, state=state, readers=2, limits=Limits(save_every=3600)) as engine:
-            yield engine
+        with ray_service(make(), size=SIZE, state=state, readers=2, limits=Limits(save_every=3600)) as service:
+            yield service
     assert not ray.is_initialized(), "our own cluster ends with the service"
     assert list(state.glob("*.safetensors")), "the state was saved at the end"
 
 
-def readers(engine: Any) -> list[Any]:
+def readers(service: Any) -> list[Any]:
     """The readers' actors."""
-    actors: list[Any] = engine.readers[0].predict.func.__self__.actors
+    actors: list[Any] = service.readers[0].predict.func.__self__.actors
     return actors
 
 
@@ -62,69 +62,69 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.mark.slow
-def test_readers_follow_the_writer(engine: Any) -> None:
-    source = engine.submit(images(0)).result()
+def test_readers_follow_the_writer(service: Any) -> None:
+    source = service.submit(images(0)).result()
     assert source.version == 0
     assert source.learned == 16
     torch.testing.assert_close(source.logits, tiny_network()(images(0)), rtol=1e-4, atol=1e-5)
     for seed in range(1, 8):  # 128 samples: two updates
-        engine.submit(images(seed)).result()
-    until(lambda: engine.stats()["readers"] == [2, 2])
-    later = engine.submit(images(0)).result()
+        service.submit(images(seed)).result()
+    until(lambda: service.stats()["readers"] == [2, 2])
+    later = service.submit(images(0)).result()
     assert later.version == 2
     assert not torch.equal(later.logits, source.logits)
-    until(lambda: engine.stats()["learned"] == 9 * 16)
-    stats = engine.stats()
+    until(lambda: service.stats()["learned"] == 9 * 16)
+    stats = service.stats()
     assert stats["predicted"] == stats["offered"] == stats["adapter"]["samples"] == 9 * 16
 
 
 @pytest.mark.slow
-def test_both_readers_predict_what_one_process_would(engine: Any) -> None:
+def test_both_readers_predict_what_one_process_would(service: Any) -> None:
     alone = make()()
     for seed in range(8):
         alone(images(seed))
-    until(lambda: engine.stats()["version"] == 2)
+    until(lambda: service.stats()["version"] == 2)
     with alone.paused():
         expected = alone(images(3))
-    for actor in readers(engine):
+    for actor in readers(service):
         logits, version = ray.get(actor.predict.remote(images(3).numpy()))
         assert version == 2
         torch.testing.assert_close(torch.tensor(logits), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_killed_writer_is_restored_and_readers_go_on(engine: Any) -> None:
-    saved = engine.writer.ask("snapshot").result()
+def test_a_killed_writer_is_restored_and_readers_go_on(service: Any) -> None:
+    saved = service.writer.ask("snapshot").result()
     for seed in range(20, 24):
-        engine.submit(images(seed)).result()
-    until(lambda: engine.stats()["version"] > saved)
-    ray.kill(engine.writer.actor, no_restart=False)
+        service.submit(images(seed)).result()
+    until(lambda: service.stats()["version"] > saved)
+    ray.kill(service.writer.actor, no_restart=False)
     versions = []
 
     def back() -> bool:
-        versions.append(engine.submit(images(30)).result(timeout=10).version)
-        return "the writer was lost; it is back" in str(engine.stats()["events"])
+        versions.append(service.submit(images(30)).result(timeout=10).version)
+        return "the writer was lost; it is back" in str(service.stats()["events"])
 
     until(back)
     assert all(version >= saved for version in versions), "no answer came from before the snapshot"
-    assert engine.stats()["adapter"]["updates"] >= saved, "it went on from the snapshot, not from the source"
+    assert service.stats()["adapter"]["updates"] >= saved, "it went on from the snapshot, not from the source"
 
     def advanced() -> bool:
-        engine.submit(images(40)).result(timeout=10)
-        return bool(min(engine.stats()["readers"]) > max(versions))
+        service.submit(images(40)).result(timeout=10)
+        return bool(min(service.stats()["readers"]) > max(versions))
 
     until(advanced)
 
 
 @pytest.mark.slow
-def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) -> None:
-    ray.kill(readers(engine)[0], no_restart=False)
-    answers = [engine.submit(images(seed)) for seed in range(10)]
+def test_the_requests_of_a_killed_reader_are_answered_by_another(service: Any) -> None:
+    ray.kill(readers(service)[0], no_restart=False)
+    answers = [service.submit(images(seed)) for seed in range(10)]
     assert all(answer.result(timeout=30).version > 0 for answer in answers)
 
     def caught_up() -> bool:
         try:
-            return bool(ray.get(readers(engine)[0].version.remote()) == engine.stats()["version"])
+            return bool(ray.get(readers(service)[0].version.remote()) == service.stats()["version"])
         except ray.exceptions.RayActorError:  # it is being restarted
             return False
 
@@ -132,30 +132,30 @@ def test_the_requests_of_a_killed_reader_are_answered_by_another(engine: Any) ->
 
 
 @pytest.mark.slow
-def test_the_writer_is_controlled_from_afar(engine: Any) -> None:
-    engine.writer.ask("pause").result()
-    assert engine.stats()["learning"] is False
-    assert engine.submit(images(1)).result().learned == 0
-    engine.writer.ask("resume").result()
-    assert engine.stats()["learning"] is True
-    before = engine.writer.report().version
-    assert engine.writer.ask("reset").result() == before + 1
-    until(lambda: engine.stats()["readers"] == [before + 1] * 2)
+def test_the_writer_is_controlled_from_afar(service: Any) -> None:
+    service.writer.ask("pause").result()
+    assert service.stats()["learning"] is False
+    assert service.submit(images(1)).result().learned == 0
+    service.writer.ask("resume").result()
+    assert service.stats()["learning"] is True
+    before = service.writer.report().version
+    assert service.writer.ask("reset").result() == before + 1
+    until(lambda: service.stats()["readers"] == [before + 1] * 2)
     torch.testing.assert_close(
-        engine.submit(images(0)).result().logits, tiny_network()(images(0)), rtol=1e-4, atol=1e-5
+        service.submit(images(0)).result().logits, tiny_network()(images(0)), rtol=1e-4, atol=1e-5
     )
     with pytest.raises(Refused, match="no snapshot of version 99999") as refused:
-        engine.writer.ask("rollback", 99999).result()
+        service.writer.ask("rollback", 99999).result()
     assert refused.value.status == 409
-    assert len(engine.writer.ask("bank", 5).result()) == 4
+    assert len(service.writer.ask("bank", 5).result()) == 4
 
 
 @pytest.mark.slow
-def test_it_stands_behind_the_same_http(engine: Any) -> None:
+def test_it_stands_behind_the_same_http(service: Any) -> None:
     httpx_client = pytest.importorskip("fastapi.testclient").TestClient
     from resitta.serve.app import create_app
 
-    client = httpx_client(create_app(engine, token="secret"), base_url="http://127.0.0.1")
+    client = httpx_client(create_app(service, token="secret"), base_url="http://127.0.0.1")
     array = io.BytesIO()
     np.save(array, images(5).mul(255).byte().permute(0, 2, 3, 1).numpy())
     answer = client.post("/predict", content=array.getvalue(), headers={"content-type": "application/x-npy"})

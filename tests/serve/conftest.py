@@ -1,4 +1,4 @@
-"""Services for tests: an engine around a small network, and a real server on a free port around it."""
+"""Services for tests: a service around a small network, and a real server on a free port around it."""
 
 import threading
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def limits() -> Limits:
 
 
 @pytest.fixture
-def engine(model: nn.Module, limits: Limits, tmp_path: Path) -> Service:
+def service(model: nn.Module, limits: Limits, tmp_path: Path) -> Service:
     adapter = resitta.adapt(model, "resitta", update_every=16, capacity=16)
     return Service(
         adapter, size=SIZE, state=tmp_path / "state", limits=limits, names=["ape", "bee", "cat", "doe", "elk"]
@@ -48,15 +48,15 @@ def serving(app: FastAPI) -> Iterator[str]:
 
 
 @pytest.fixture
-def url(engine: Service) -> Iterator[str]:
-    with serving(create_app(engine, token=TOKEN, names=allowed_names("127.0.0.1", "127.0.0.1"))) as url:
+def url(service: Service) -> Iterator[str]:
+    with serving(create_app(service, token=TOKEN, names=allowed_names("127.0.0.1", "127.0.0.1"))) as url:
         yield url
 
 
 @pytest.fixture
-def open_url(engine: Service) -> Iterator[str]:
+def open_url(service: Service) -> Iterator[str]:
     """A service that answers to any name, as on an address of the network."""
-    with serving(create_app(engine, token=TOKEN)) as url:
+    with serving(create_app(service, token=TOKEN)) as url:
         yield url
 
 

@@ -37,18 +37,18 @@ class TestShortOfTime:
     def limits(self) -> Limits:
         return Limits(answer_timeout=0.3)
 
-    def test_what_takes_too_long_is_given_up(self, client: httpx.Client, engine: Service) -> None:
-        held, plain = threading.Event(), engine.readers[0].predict
-        engine.readers[0].predict = lambda images, clients: (held.wait(20), plain(images, clients))[1]
+    def test_what_takes_too_long_is_given_up(self, client: httpx.Client, service: Service) -> None:
+        held, plain = threading.Event(), service.readers[0].predict
+        service.readers[0].predict = lambda images, clients: (held.wait(20), plain(images, clients))[1]
         answer = client.post("/predict", content=picture(), headers={"Content-Type": "image/png"})
-        engine.readers[0].predict = plain
+        service.readers[0].predict = plain
         held.set()
         assert answer.status_code == 503
         assert answer.json()["error"] == "no answer within 0.3 s; try again later"
 
-    def test_a_task_that_waits_too_long_is_not_begun(self, client: httpx.Client, engine: Service) -> None:
+    def test_a_task_that_waits_too_long_is_not_begun(self, client: httpx.Client, service: Service) -> None:
         held = threading.Event()
-        writer_of(engine).thread.submit(lambda: held.wait(20))
+        writer_of(service).thread.submit(lambda: held.wait(20))
         answer = client.post("/pause", headers={"Authorization": f"Bearer {TOKEN}"})
         held.set()
         assert answer.status_code == 503

@@ -49,7 +49,7 @@ class TestShortOfTime:
     def limits(self) -> Limits:
         return Limits(answer_timeout=1.0, max_pixels=10**9, learn_batch=8)
 
-    def test_the_time_for_an_answer_includes_decoding(self, url: str, engine: Service) -> None:
+    def test_the_time_for_an_answer_includes_decoding(self, url: str, service: Service) -> None:
         files = [("images", ("a.png", grey16(*LARGE)))] * 10
         start = time.monotonic()
         answer = httpx.post(f"{url}/predict", files=files, timeout=60)
@@ -58,7 +58,7 @@ class TestShortOfTime:
         assert time.monotonic() - start < 4
         assert send(url, picture()).status_code == 200
 
-    def test_the_time_for_an_answer_includes_the_body(self, url: str, engine: Service) -> None:
+    def test_the_time_for_an_answer_includes_the_body(self, url: str, service: Service) -> None:
         def slowly() -> Iterator[bytes]:
             for _ in range(50):
                 time.sleep(0.1)

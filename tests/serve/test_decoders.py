@@ -61,7 +61,7 @@ class TestShortOfMemory:
 
 
 def test_this_process_looks_into_no_body_whose_cost_is_not_known(
-    url: str, engine: Service, monkeypatch: pytest.MonkeyPatch
+    url: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> None:
         raise AssertionError("a hostile body could hold up the event loop here")
@@ -78,12 +78,12 @@ def test_this_process_looks_into_no_body_whose_cost_is_not_known(
     monkeypatch.setattr(decoders.Lane, "ask", never)
     for content in (picture(), picture("JPEG", width=500, height=375), array(torch.rand(3, SIZE, SIZE).numpy())):
         assert send(url, content, "application/octet-stream").status_code == 200
-    assert engine.predicted == 7
+    assert service.predicted == 7
 
 
 @asynccontextmanager
-async def decoding(engine: Service, limits: Limits) -> AsyncGenerator[Decoders, None]:
-    async with Decoders(limits, ServiceMetrics(engine), SIZE, "crop") as found:
+async def decoding(service: Service, limits: Limits) -> AsyncGenerator[Decoders, None]:
+    async with Decoders(limits, ServiceMetrics(service), SIZE, "crop") as found:
         yield found
 
 
@@ -93,7 +93,7 @@ def pids(found: Decoders) -> list[int]:
 
 
 @pytest.mark.parametrize("width", [10, 400, 1500])
-def test_workers_find_what_the_decoder_finds(engine: Service, limits: Limits, width: int) -> None:
+def test_workers_find_what_the_decoder_finds(service: Service, limits: Limits, width: int) -> None:
     raw = [
         picture("JPEG", width=width, height=width),
         picture("WEBP", seed=1),
@@ -102,19 +102,19 @@ def test_workers_find_what_the_decoder_finds(engine: Service, limits: Limits, wi
     expected = [to_floats(torch.from_numpy(Decoder(size=SIZE)([one])))[0] for one in raw]
 
     async def scenario() -> list[torch.Tensor]:
-        async with decoding(engine, limits) as found:
+        async with decoding(service, limits) as found:
             kinds = "application/octet-stream"
             return [to_floats(await found.decode(kinds, bytearray(one), client="a"))[0] for one in raw]
 
     assert all(torch.equal(one, other) for one, other in zip(asyncio.run(scenario()), expected, strict=True))
 
 
-def test_a_client_with_large_images_does_not_hold_up_another(engine: Service, limits: Limits) -> None:
+def test_a_client_with_large_images_does_not_hold_up_another(service: Service, limits: Limits) -> None:
     """The second of two clients has its turn after one image of the first, not after all."""
     order: list[str] = []
 
     async def scenario() -> None:
-        async with decoding(engine, limits) as found:
+        async with decoding(service, limits) as found:
 
             async def one(client: str) -> None:
                 await found.decode("image/png", bytearray(grey16(3000, 2000)), client=client)
@@ -128,9 +128,9 @@ def test_a_client_with_large_images_does_not_hold_up_another(engine: Service, li
     assert order.index("b") <= 2
 
 
-def test_a_request_given_up_ends_its_worker(engine: Service, limits: Limits) -> None:
+def test_a_request_given_up_ends_its_worker(service: Service, limits: Limits) -> None:
     async def scenario() -> tuple[set[int], set[int]]:
-        async with decoding(engine, limits) as found:
+        async with decoding(service, limits) as found:
             before = set(pids(found))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
@@ -145,9 +145,9 @@ def test_a_request_given_up_ends_its_worker(engine: Service, limits: Limits) -> 
     assert not any(running(pid) for pid in before | after)
 
 
-def test_a_worker_that_ends_by_itself_is_replaced(engine: Service, limits: Limits) -> None:
+def test_a_worker_that_ends_by_itself_is_replaced(service: Service, limits: Limits) -> None:
     async def scenario() -> None:
-        async with decoding(engine, limits) as found:
+        async with decoding(service, limits) as found:
             for pid in pids(found):
                 os.kill(pid, signal.SIGSEGV)
             await asyncio.sleep(0.2)
@@ -158,12 +158,12 @@ def test_a_worker_that_ends_by_itself_is_replaced(engine: Service, limits: Limit
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_workers_are_small_and_limited(engine: Service, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_small_and_limited(service: Service, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "COPIES", 0)
     monkeypatch.setattr(decoders, "SPARE_MEMORY", -(2**28))
 
     async def scenario() -> None:
-        async with decoding(engine, limits) as found:
+        async with decoding(service, limits) as found:
             for pid in pids(found):
                 assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text()
                 assert int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) < 80_000

@@ -20,12 +20,12 @@ def run(script: str, *arguments: str, token: str = "") -> str:
     return done.stdout + done.stderr
 
 
-def test_predict_and_control(url: str, engine: Service, tmp_path: Path) -> None:
+def test_predict_and_control(url: str, service: Service, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(picture())
     assert "version 0" in run("predict.py", str(tmp_path / "a.png"), "--url", url)
     assert "token" in run("predict.py", "--control", "pause", "--url", url, token="wrong")
     assert "'learning': False" in run("predict.py", "--control", "pause", "--url", url, token=TOKEN)
-    assert engine.writer.report().paused
+    assert service.writer.report().paused
 
 
 def test_a_folder_is_watched_in_order(url: str, tmp_path: Path) -> None:
@@ -38,9 +38,9 @@ def test_a_folder_is_watched_in_order(url: str, tmp_path: Path) -> None:
     assert "refused" in lines[3]
 
 
-def test_a_video_is_sent_frame_by_frame(url: str, engine: Service, tmp_path: Path) -> None:
+def test_a_video_is_sent_frame_by_frame(url: str, service: Service, tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (11, 20, 20, 3), dtype=np.uint8)
     first, *rest = [Image.fromarray(frame) for frame in pixels]
     first.save(tmp_path / "film.webp", save_all=True, append_images=rest, duration=50)
     lines = run("video.py", str(tmp_path / "film.webp"), "--url", url, "--fps", "100").splitlines()
-    assert len(lines) == engine.predicted == 11
+    assert len(lines) == service.predicted == 11

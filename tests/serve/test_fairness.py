@@ -26,18 +26,18 @@ Send = Callable[[str, Tensor], dict[str, Any]]
 
 
 @pytest.fixture
-def engine(model: nn.Module, tmp_path: Path) -> Service:
+def service(model: nn.Module, tmp_path: Path) -> Service:
     adapter = resitta.adapt(model, "resitta", update_every=16, capacity=16, guard=True)
     limits = Limits(learn_batch=8, learn_queue=64, max_images=32)
     return Service(adapter, size=SIZE, state=tmp_path / "state", limits=limits)
 
 
 @pytest.fixture
-def send(engine: Service) -> Iterator[Send]:
+def send(service: Service) -> Iterator[Send]:
     """Post images from an address of this machine, and return the answer."""
     with ExitStack() as stack:
         on = stack.enter_context(listen("127.0.0.1", 0))
-        server = make_server(create_app(engine, token=TOKEN))
+        server = make_server(create_app(service, token=TOKEN))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [on]})
         thread.start()
         stack.callback(thread.join)
@@ -68,8 +68,8 @@ def pictures(n: int, seed: int) -> Tensor:
     return nn.functional.interpolate(coarse, size=SIZE, mode="bilinear").clamp(0, 1)
 
 
-def settled(engine: Service) -> None:
-    until(lambda: engine.writer.report().counters.waiting == 0)
+def settled(service: Service) -> None:
+    until(lambda: service.writer.report().counters.waiting == 0)
 
 
 def bad(kind: str, n: int, seed: int) -> Tensor:
@@ -79,56 +79,56 @@ def bad(kind: str, n: int, seed: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["black", "noise"])
-def test_the_noise_of_one_client_does_not_stop_learning_for_the_others(engine: Service, send: Send, kind: str) -> None:
+def test_the_noise_of_one_client_does_not_stop_learning_for_the_others(service: Service, send: Send, kind: str) -> None:
     for seed in range(12):
         send(HOSTILE, bad(kind, 24, seed))
         for address in (HONEST, OTHER):
             send(address, pictures(4, seed))
-        settled(engine)
-    memory = engine.adapter.learner.memory()
+        settled(service)
+    memory = service.adapter.learner.memory()
     assert memory is not None
     passed = memory.clock - 96
     assert passed >= 0, "every image of the honest clients came into the memory"
     assert passed < 29, "and of the others only those few that cannot be told from pictures, before all were muted"
-    assert engine.adapter.stats.updates == memory.clock // 16
+    assert service.adapter.stats.updates == memory.clock // 16
 
 
-def test_a_flood_gets_its_share_and_displaces_nobody(engine: Service, send: Send) -> None:
+def test_a_flood_gets_its_share_and_displaces_nobody(service: Service, send: Send) -> None:
     release = threading.Event()
-    writer_of(engine).thread.submit(lambda: release.wait(30))
+    writer_of(service).thread.submit(lambda: release.wait(30))
     for seed in range(10):
         send(HOSTILE, pictures(32, seed))
     learned = [send(address, pictures(4, 99))["learned"] for address in (HONEST, OTHER)]
     release.set()
-    settled(engine)
+    settled(service)
     assert learned == [4, 4]
-    counters = engine.writer.report().counters
+    counters = service.writer.report().counters
     assert (counters.learned, counters.dropped) == (64, 264)
-    assert sorted(client["learned"] for client in stats_of(engine)) == [4, 4, 56]
+    assert sorted(client["learned"] for client in stats_of(service)) == [4, 4, 56]
 
 
-def test_a_client_that_is_muted_is_announced_and_regains_its_voice(engine: Service, send: Send) -> None:
+def test_a_client_that_is_muted_is_announced_and_regains_its_voice(service: Service, send: Send) -> None:
     for seed in range(4):
         send(HONEST, pictures(4, seed))
         send(HOSTILE, bad("black", 24, seed))
-        settled(engine)
+        settled(service)
     answer = send(HOSTILE, pictures(8, 0))
     assert len(answer["predictions"]) == 8
     assert answer["learned"] == 0
     assert send(HONEST, pictures(4, 5))["learned"] == 4
-    settled(engine)
-    (muted,) = [client["name"] for client in stats_of(engine) if not client["has_voice"]]
-    (event,) = [event["text"] for event in engine.stats()["events"]]
+    settled(service)
+    (muted,) = [client["name"] for client in stats_of(service) if not client["has_voice"]]
+    (event,) = [event["text"] for event in service.stats()["events"]]
     assert event.startswith(f"client {muted} is predicted, but no longer learned from")
     for seed in range(10):
         send(HOSTILE, pictures(16, seed))
-        settled(engine)
+        settled(service)
     assert send(HOSTILE, pictures(8, 1))["learned"] == 8
-    assert engine.stats()["events"][0]["text"].startswith(f"client {muted} is learned from again")
+    assert service.stats()["events"][0]["text"].startswith(f"client {muted} is learned from again")
 
 
 def test_images_that_the_network_is_sure_of_do_not_take_over_the_memory(
-    engine: Service, send: Send, model: nn.Module
+    service: Service, send: Send, model: nn.Module
 ) -> None:
     candidates = pictures(400, 7)
     with torch.no_grad():
@@ -138,8 +138,8 @@ def test_images_that_the_network_is_sure_of_do_not_take_over_the_memory(
         send(HOSTILE, surest[torch.arange(turn * 16, turn * 16 + 16) % 64])
         for number, address in enumerate((HONEST, OTHER)):
             send(address, rest[8 * turn + 4 * number : 8 * turn + 4 * number + 4])
-        settled(engine)
-    memory = engine.adapter.learner.memory()
+        settled(service)
+    memory = service.adapter.learner.memory()
     assert memory is not None
     stored = memory.samples.mul(255).round().flatten(1).numpy()
     known = {row.tobytes() for row in surest.mul(255).round().flatten(1).numpy()}
@@ -147,8 +147,8 @@ def test_images_that_the_network_is_sure_of_do_not_take_over_the_memory(
     assert hostile <= 6, "a third of 16"
 
 
-def stats_of(engine: Service) -> list[dict[str, Any]]:
+def stats_of(service: Service) -> list[dict[str, Any]]:
     """The clients in /stats, once they are up to date."""
-    until(lambda: sum(client["learned"] for client in engine.stats()["clients"]) == engine.stats()["learned"])
-    clients: list[dict[str, Any]] = engine.stats()["clients"]
+    until(lambda: sum(client["learned"] for client in service.stats()["clients"]) == service.stats()["learned"])
+    clients: list[dict[str, Any]] = service.stats()["clients"]
     return clients

@@ -177,10 +177,10 @@ def damaged(count: int) -> Iterator[Request]:
         yield post(bytes(raw))
 
 
-def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx.Client, engine: Service) -> None:
+def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx.Client, service: Service) -> None:
     requests = [*bad_pictures(), *bad_arrays(), *bad_forms(), *bad_headers(), *damaged(120)]
     assert len(requests) >= 500
-    before = state(engine)
+    before = state(service)
     for method, path, headers, content in requests:
         encoded = {name: value.encode("latin-1") for name, value in headers.items()}
         answer = client.request(method, path, headers=encoded, content=content or None)  # type: ignore[arg-type]
@@ -188,14 +188,14 @@ def test_every_hostile_request_gets_a_sentence_and_changes_nothing(client: httpx
         assert 400 <= answer.status_code < 500, about
         sentence = answer.json()["error"]
         assert 10 < len(sentence) < 400, about
-    assert state(engine) == before
-    assert engine.ready
+    assert state(service) == before
+    assert service.ready
     good = client.post("/predict", content=picture(), headers={"Content-Type": "image/png"})
     assert good.status_code == 200
 
 
-def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Service) -> None:
-    before = state(engine)
+def test_slow_and_broken_connections(url: str, client: httpx.Client, service: Service) -> None:
+    before = state(service)
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
     connections = [talk(url, head + b"Content-Length: 1000\r\n\r\nabc") for _ in range(20)]
     connections += [talk(url, head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc") for _ in range(20)]
@@ -213,25 +213,25 @@ def test_slow_and_broken_connections(url: str, client: httpx.Client, engine: Ser
     for garbage in (b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"POST /predict HTTP/9.9\r\n\r\n", b"\r\n" * 50):
         talk(url, garbage).close()
     assert client.get("/ready").status_code == 200
-    assert state(engine) == before
+    assert state(service) == before
 
 
-def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, engine: Service) -> None:
-    before = state(engine)
+def test_a_browser_that_takes_the_service_for_another_site_is_refused(url: str, service: Service) -> None:
+    before = state(service)
     starts = ["GET /", "GET /stats", "GET /bank", "POST /predict", "POST /reset", "GET /openapi.json", "GET /nowhere"]
     for start, name in product(starts, ["elsewhere.example", "x.localhost:80", "[::1", "a b", "\xff", ""]):
         rest = "Sec-Fetch-Site: same-origin\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         answer = answer_of(talk(url, f"{start} HTTP/1.1\r\nHost: {name}\r\n{rest}".encode("latin-1")))
         assert answer.split()[1] in (b"400", b"421"), (start, name, answer)
-    assert state(engine) == before
+    assert state(service) == before
 
 
-def state(engine: Service) -> Any:
+def state(service: Service) -> Any:
     """All that could have changed."""
     settle: Callable[[], None] = lambda: None  # noqa: E731
-    writer_of(engine).thread.submit(settle).result(10)
-    report = engine.writer.report()
-    return engine.adapter.stats, report.version, report.counters, engine.predicted
+    writer_of(service).thread.submit(settle).result(10)
+    report = service.writer.report()
+    return service.adapter.stats, report.version, report.counters, service.predicted
 
 
 def talk(url: str, request: bytes) -> socket.socket:

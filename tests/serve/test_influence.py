@@ -13,7 +13,7 @@ from resitta.data.corruptions import corrupt
 from resitta.demo import digits as demo
 from resitta.demo.digits import load_digits, painted
 from resitta.methods.resitta import ResiTTALearner
-from resitta.serve.client_screening import Client, Voices
+from resitta.serve.client_screening import Client, ClientScreening
 from resitta.serve.events import Events
 from resitta.serve.influence import EVERY, OWN, PRESENT, Effect, Influence, Influences, is_harmful, loss_rise
 from resitta.serve.settings import Limits
@@ -188,7 +188,7 @@ def run(writer: Writer, streams: dict[str, Tensor], shares: dict[str, int] | Non
     for turn in range(turns):
         sizes = {name: (shares or {}).get(name, 8) for name in streams}
         send(writer, {name: images[turn * sizes[name] : (turn + 1) * sizes[name]] for name, images in streams.items()})
-        for name in writer.voices.muted:
+        for name in writer.screening.muted:
             muted.setdefault(name, (turn + 1) * sizes[name])
     return muted
 
@@ -233,34 +233,36 @@ def test_an_adversary_is_muted_and_nobody_else(network: nn.Module, attack: Tenso
     muted = run(writer, {**streams, HOSTILE: attack.repeat(6, 1, 1, 1)})
     assert list(muted) == [HOSTILE]
     assert muted[HOSTILE] <= 1100
-    assert writer.voices.muted == writer.voices.harmful == {HOSTILE}
+    assert writer.screening.muted == writer.screening.harmful == {HOSTILE}
     (event,) = writer.events.newest()
     assert "is predicted, but no longer learned from: its images change the loss of others by +" in event.text
-    (listed,) = [client for client in writer.voices.listing() if not client["has_voice"]]
+    (listed,) = [client for client in writer.screening.listing() if not client["has_voice"]]
     assert listed["is_harmful"]
     assert not listed["is_unknown"]
     assert listed["screened"]
 
 
-def test_who_ceases_regains_its_voice(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    voices = Voices(resitta.adapt(model), Events())
+def test_a_client_that_ceases_is_learned_from_again(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    screening = ClientScreening(resitta.adapt(model), Events())
     effects = {"good": GOOD, "bad": BAD}
     monkeypatch.setattr(Influences, "_effect", lambda _, key: effects[key])
 
-    def hear(times: int) -> list[bool]:
-        heard = []
+    def last_of_bad(times: int) -> list[bool]:
+        found = []
         for _ in range(times):
             for _ in range(OWN):
-                heard.append(voices.hear(torch.rand(2, 3, 10, 10), torch.eye(5)[:2] * 9, ["good", "bad"]).tolist()[1])
-            voices.attribute(EVERY)
-        return heard
+                found.append(
+                    screening.allowed(torch.rand(2, 3, 10, 10), torch.eye(5)[:2] * 9, ["good", "bad"]).tolist()[1]
+                )
+            screening.attribute(EVERY)
+        return found
 
-    assert not hear(8)[-1]
-    assert voices.muted == voices.harmful == {"bad"}
+    assert not last_of_bad(8)[-1]
+    assert screening.muted == screening.harmful == {"bad"}
     effects["bad"] = GOOD
-    assert hear(8)[-1]
-    assert voices.muted == voices.harmful == frozenset()
-    regained, lost = voices.events.newest()
+    assert last_of_bad(8)[-1]
+    assert screening.muted == screening.harmful == frozenset()
+    regained, lost = screening.events.newest()
     assert "is predicted, but no longer learned from: its images change the loss of others by +30%" in lost.text
     assert "is learned from again: its images change the loss of others by +0%" in regained.text
 
@@ -268,11 +270,11 @@ def test_who_ceases_regains_its_voice(model: nn.Module, monkeypatch: pytest.Monk
 def test_a_client_that_is_unknown_and_harmful_stays_muted_until_it_is_neither(model: nn.Module) -> None:
     client = Client(0, "name", is_harmful=True)
     client.judge(64, 64)
-    assert (client.is_unknown, client.has_voice) == (True, False)
+    assert (client.is_unknown, client.is_allowed) == (True, False)
     client.is_harmful = False
-    assert not client.has_voice
+    assert not client.is_allowed
     client.judge(640, 0)
-    assert client.has_voice
+    assert client.is_allowed
 
 
 def test_learning_with_attribution_is_repeatable(network: nn.Module, attack: Tensor, tmp_path: Path) -> None:
@@ -298,7 +300,7 @@ def test_attribution_that_fails_is_told_once_and_learning_goes_on(
 
 @pytest.mark.parametrize("shares", [None, {"honest 0": 48}])
 @pytest.mark.parametrize("honest", [2, 4])
-def test_honest_clients_keep_their_voices(
+def test_honest_clients_stay_allowed(
     network: nn.Module, tmp_path: Path, honest: int, shares: dict[str, int] | None
 ) -> None:
     writer, turns = service(network, tmp_path), 75 if shares is None else 35
@@ -306,5 +308,5 @@ def test_honest_clients_keep_their_voices(
         f"honest {n}": pictures((shares or {}).get(f"honest {n}", 8) * turns, n, DOMAINS[n]) for n in range(honest)
     }
     assert run(writer, streams, shares) == {}
-    measured = [influence.effect for influence in writer.voices.influences._known.values()]
+    measured = [influence.effect for influence in writer.screening.influences._known.values()]
     assert all(measured)

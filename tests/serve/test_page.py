@@ -30,7 +30,7 @@ def number(browser: Browser, element: str) -> int:
 
 
 def test_pause_stops_the_counters_and_resume_lets_them_go_on(
-    browser: Browser, url: str, client: httpx.Client, engine: Service
+    browser: Browser, url: str, client: httpx.Client, service: Service
 ) -> None:
     browser.open(f"{url}/#token={quote(TOKEN)}")
     browser.until("document.getElementById('status').textContent === 'learning'")
@@ -45,7 +45,7 @@ def test_pause_stops_the_counters_and_resume_lets_them_go_on(
     browser.until("document.getElementById('predicted').textContent === '64'")
     time.sleep(1.2)  # another look of the page
     assert number(browser, "learned") == 40
-    assert number(browser, "updates") == engine.adapter.stats.updates == 2
+    assert number(browser, "updates") == service.adapter.stats.updates == 2
     assert "24 skipped" in browser.text("accounts")
 
     browser.click("pause")
@@ -96,28 +96,28 @@ def test_charts_tell_their_values_to_the_mouse_and_to_the_keyboard(
 
 
 def test_dangerous_buttons_ask_first_and_work_by_keyboard(
-    browser: Browser, url: str, client: httpx.Client, engine: Service
+    browser: Browser, url: str, client: httpx.Client, service: Service
 ) -> None:
     send(client, 40)
-    until(lambda: engine.writer.report().counters.waiting == 0)
+    until(lambda: service.writer.report().counters.waiting == 0)
     browser.open(f"{url}/#token={quote(TOKEN)}")
     browser.until("document.getElementById('learned').textContent === '40'")
     browser.run("document.getElementById('reset').focus()")
     browser.key("Enter", 13)
     browser.until("document.getElementById('reset').textContent === 'Forget all?'")
-    assert engine.adapter.samples == 40
+    assert service.adapter.samples == 40
     browser.key("Enter", 13)
     browser.until("document.getElementById('message').textContent.includes('source model')")
-    assert engine.adapter.samples == 0
+    assert service.adapter.samples == 0
 
 
-def test_a_wrong_token_gets_a_sentence(browser: Browser, url: str, engine: Service) -> None:
+def test_a_wrong_token_gets_a_sentence(browser: Browser, url: str, service: Service) -> None:
     browser.open("about:blank")
     browser.open(f"{url}/#token=wrong")
     browser.until("document.getElementById('status').textContent === 'learning'")
     browser.click("pause")
     browser.until("document.getElementById('message').textContent.includes('token')")
-    assert not engine.writer.report().paused
+    assert not service.writer.report().paused
     browser.errors.clear()  # the browser itself notes answers of 401
 
 

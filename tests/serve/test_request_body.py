@@ -31,7 +31,7 @@ def limits() -> Limits:
     return Limits(max_bodies=1000, body_timeout=1.0, learn_batch=8)
 
 
-def test_requests_are_refused_while_others_hold_all_bytes(url: str, client: httpx.Client, engine: Service) -> None:
+def test_requests_are_refused_while_others_hold_all_bytes(url: str, client: httpx.Client, service: Service) -> None:
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 2000\r\n\r\n"
     slow = talk(url, head + bytes(950))
     until(lambda: send(client) == 429)

@@ -17,13 +17,13 @@ def predict(client: httpx.Client, seed: int = 0) -> dict[str, object]:
 
 @pytest.mark.parametrize("path", CONTROLS)
 @pytest.mark.parametrize("header", WRONG)
-def test_controls_need_the_token(client: httpx.Client, engine: Service, path: str, header: str | None) -> None:
+def test_controls_need_the_token(client: httpx.Client, service: Service, path: str, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
     answer = client.post(path, headers=headers)  # type: ignore[arg-type]
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert "token" in answer.json()["error"]
-    assert not engine.events.newest()
+    assert not service.events.newest()
 
 
 def test_the_images_in_the_memory_need_the_token(client: httpx.Client, holder: httpx.Client) -> None:
@@ -35,13 +35,13 @@ def test_the_images_in_the_memory_need_the_token(client: httpx.Client, holder: h
     assert sample["age"] == 0
 
 
-def test_pause_and_resume(client: httpx.Client, holder: httpx.Client, engine: Service) -> None:
+def test_pause_and_resume(client: httpx.Client, holder: httpx.Client, service: Service) -> None:
     assert holder.post("/pause").json() == {"version": 0, "learning": False}
     assert predict(client)["learned"] == 0
     assert client.get("/stats").json()["skipped"] == 1
     assert holder.post("/resume").json() == {"version": 0, "learning": True}
     assert predict(client)["learned"] == 1
-    until(lambda: engine.adapter.samples == 1)
+    until(lambda: service.adapter.samples == 1)
     assert [event["text"] for event in client.get("/stats").json()["events"]] == ["learning resumed", "learning paused"]
 
 
@@ -58,10 +58,10 @@ def test_snapshot_rollback_and_reset(client: httpx.Client, holder: httpx.Client)
         assert "version" in answer.json()["error"]
 
 
-def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, engine: Service) -> None:
+def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, service: Service) -> None:
     assert holder.post("/snapshot").json()["version"] == 0
     assert holder.post("/reset").json()["version"] == 1
-    engine.folder._file(1).write_bytes(b"damaged")
+    service.folder._file(1).write_bytes(b"damaged")
     answer = holder.post("/rollback")
     assert answer.status_code == 200
     assert answer.json() == {"version": 2, "learning": True, "snapshot": 0, "skipped": [1]}
@@ -72,6 +72,6 @@ def test_a_damaged_newest_snapshot_is_skipped_and_named(holder: httpx.Client, en
     assert answer.status_code == 409
     assert "state-0000000001.safetensors" in answer.json()["error"]
     for version in (0, 2):
-        engine.folder._file(version).write_bytes(b"damaged")
+        service.folder._file(version).write_bytes(b"damaged")
     assert holder.post("/rollback").status_code == 409
     assert holder.get("/stats").json()["version"] == 2

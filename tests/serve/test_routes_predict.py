@@ -17,11 +17,11 @@ def post(client: httpx.Client, content: bytes, kind: str = "image/png") -> httpx
     return client.post("/predict", content=content, headers={"Content-Type": kind})
 
 
-def test_every_form_gets_the_same_answer_as_the_model_itself(client: httpx.Client, engine: Service) -> None:
+def test_every_form_gets_the_same_answer_as_the_model_itself(client: httpx.Client, service: Service) -> None:
     raw = [picture(seed=seed) for seed in range(3)]
     images = to_floats(torch.from_numpy(Decoder(size=SIZE)(raw)))
     with torch.no_grad():
-        expected = engine.adapter.source(images).double().softmax(dim=1).numpy()
+        expected = service.adapter.source(images).double().softmax(dim=1).numpy()
     texts = [base64.b64encode(one).decode() for one in raw]
     answers = [
         [post(client, one).json()["predictions"][0] for one in raw],
@@ -46,12 +46,12 @@ def test_other_pictures(client: httpx.Client, kind: str) -> None:
     assert answer.json()["learned"] == 1
 
 
-def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine: Service) -> None:
+def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, service: Service) -> None:
     versions = []
     for seed in range(40):
         versions.append(post(client, picture(seed=seed)).json()["version"])
         if seed % 8 == 7:
-            until(lambda: engine.writer.report().counters.waiting == 0)
+            until(lambda: service.writer.report().counters.waiting == 0)
     until(lambda: client.get("/stats").json()["adapter"]["samples"] == 40)
     stats = client.get("/stats").json()
     assert versions[0] == 0
@@ -71,12 +71,12 @@ def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, engine
         assert line in metrics
 
 
-def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, engine: Service) -> None:
+def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, service: Service) -> None:
     assert post(client, picture()).status_code == 200
-    plain = engine.readers[0].predict
-    engine.readers[0].predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
+    plain = service.readers[0].predict
+    service.readers[0].predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
     answer = post(client, picture())
-    engine.readers[0].predict = plain
+    service.readers[0].predict = plain
     assert answer.status_code == 500
     assert "not finite" in answer.json()["error"]
     assert post(client, picture()).status_code == 200
@@ -89,10 +89,10 @@ def test_health_and_readiness(client: httpx.Client) -> None:
     assert client.get("/ready").json() == {"status": "ready"}
 
 
-def test_a_full_request_queue_is_answered_with_429(client: httpx.Client, engine: Service) -> None:
-    engine.readers[0].waiting = engine.limits.queue
+def test_a_full_request_queue_is_answered_with_429(client: httpx.Client, service: Service) -> None:
+    service.readers[0].waiting = service.limits.queue
     answer = post(client, picture())
-    engine.readers[0].waiting = 0
+    service.readers[0].waiting = 0
     assert answer.status_code == 429
     assert answer.headers["retry-after"] == "1"
     assert "waiting" in answer.json()["error"]

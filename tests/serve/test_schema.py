@@ -26,7 +26,7 @@ def test_every_refusal_is_a_sentence() -> None:
 
 @pytest.mark.skipif(COMMAND is None, reason="schemathesis is not installed")
 @pytest.mark.parametrize("headers", [(), ("--header", f"Authorization: Bearer {TOKEN}")], ids=["no token", "token"])
-def test_schemathesis_finds_nothing(url: str, engine: Service, tmp_path: Path, headers: tuple[str, ...]) -> None:
+def test_schemathesis_finds_nothing(url: str, service: Service, tmp_path: Path, headers: tuple[str, ...]) -> None:
     options = ("--checks", "all", "--max-examples", "20", "--seed", "1", "--no-color")
     places = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     found = subprocess.run(
@@ -40,5 +40,5 @@ def test_schemathesis_finds_nothing(url: str, engine: Service, tmp_path: Path, h
     )
     assert found.returncode == 0, found.stdout + found.stderr
     assert "Tested: 12" in found.stdout
-    assert engine.predicted > 20, "the images it sent were accepted"
-    assert engine.ready
+    assert service.predicted > 20, "the images it sent were accepted"
+    assert service.ready

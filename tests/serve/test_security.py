@@ -67,16 +67,16 @@ def post(url: str, headers: dict[str, str]) -> int:
     ],
 )
 def test_pages_are_told_apart_by_their_origin(
-    open_url: str, engine: Service, host: str, origin: str, answered: bool
+    open_url: str, service: Service, host: str, origin: str, answered: bool
 ) -> None:
     assert post(open_url, {"Host": host, "Origin": origin}) == (200 if answered else 403)
-    assert engine.predicted == answered
+    assert service.predicted == answered
 
 
 @pytest.mark.parametrize(
     ("site", "answered"), [("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False)]
 )
-def test_what_a_browser_says_of_the_page_decides(url: str, engine: Service, site: str, answered: bool) -> None:
+def test_what_a_browser_says_of_the_page_decides(url: str, service: Service, site: str, answered: bool) -> None:
     behind_proxy = {"Sec-Fetch-Site": site, "Origin": "https://public.example"}  # which passes on another Host
     for headers in ({"Sec-Fetch-Site": site}, behind_proxy):
         assert post(url, headers) == (200 if answered else 403)
@@ -116,7 +116,7 @@ def elsewhere(open_url: str) -> Iterator[str]:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_a_page_of_another_site_cannot_teach_the_model_over_plain_http(
-    open_url: str, elsewhere: str, engine: Service
+    open_url: str, elsewhere: str, service: Service
 ) -> None:
     own = open_url.replace("127.0.0.1", "box.test")
     with Browser(
@@ -125,12 +125,12 @@ def test_a_page_of_another_site_cannot_teach_the_model_over_plain_http(
         browser.open(elsewhere)
         browser.until("document.title === 'sent'")
         refused = httpx.get(f"{open_url}/metrics").text
-        assert engine.predicted == 0
+        assert service.predicted == 0
         assert 'resitta_refused_total{status="403"} 1.0' in refused, "the picture came, without Sec-Fetch-Site"
         browser.open(own)
         sent = f"fetch('/predict', {{method: 'POST', body: Uint8Array.from({list(picture())}), headers: "
         assert browser.run(f"{sent}{{'Content-Type': 'image/png'}}}}).then(answer => answer.status)") == 200
-        assert engine.predicted == 1
+        assert service.predicted == 1
 
 
 @pytest.mark.parametrize(

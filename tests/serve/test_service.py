@@ -32,28 +32,28 @@ def make(model: nn.Module, tmp_path: Path) -> Make:
     return make
 
 
-def learned(engine: Service, count: int) -> Callable[[], bool]:
-    return lambda: engine.writer.report().counters.learned == count
+def learned(service: Service, count: int) -> Callable[[], bool]:
+    return lambda: service.writer.report().counters.learned == count
 
 
 def test_the_adapter_can_be_used_after_the_service(make: Make) -> None:
-    with make(update_every=8) as engine:
-        engine.submit(images(8), "one").result(10)
-        until(learned(engine, 8))
-    engine.adapter(images(64, 1))
-    assert engine.adapter.samples == 72
+    with make(update_every=8) as service:
+        service.submit(images(8), "one").result(10)
+        until(learned(service, 8))
+    service.adapter(images(64, 1))
+    assert service.adapter.samples == 72
 
 
 def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Make, model: nn.Module) -> None:
     plain = resitta.adapt(model, "resitta", update_every=16)
-    with make(update_every=16) as engine:
+    with make(update_every=16) as service:
         for seed in range(6):
             batch = images(8, seed)
-            answer = engine.submit(batch).result(10)
+            answer = service.submit(batch).result(10)
             assert torch.allclose(answer.logits, plain(batch), atol=1e-5)
-            until(learned(engine, 8 * (seed + 1)))
-            assert engine.writer.report().version == plain.stats.updates
-    found, expected = engine.adapter.stats, plain.stats
+            until(learned(service, 8 * (seed + 1)))
+            assert service.writer.report().version == plain.stats.updates
+    found, expected = service.adapter.stats, plain.stats
     assert found.bank is not None
     assert expected.bank is not None
     assert (found.samples, found.updates) == (expected.samples, expected.updates)
@@ -63,33 +63,33 @@ def test_one_client_after_another_learns_what_the_plain_adapter_learns(make: Mak
 
 
 def test_predictions_never_wait_for_an_update(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make(update_every=8)
+    service = make(update_every=8)
     release, started = threading.Event(), threading.Event()
 
     def update() -> None:
         started.set()
         release.wait(30)
 
-    monkeypatch.setattr(engine.adapter.learner, "update", update)
-    with engine:
-        engine.submit(images(8)).result(10)
+    monkeypatch.setattr(service.adapter.learner, "update", update)
+    with service:
+        service.submit(images(8)).result(10)
         assert started.wait(10)
         for _ in range(5):  # answered although an update is at work
-            assert engine.submit(images(8)).result(10).version == 0
-        assert engine.writer.report().counters.waiting == 48
+            assert service.submit(images(8)).result(10).version == 0
+        assert service.writer.report().counters.waiting == 48
         release.set()
-        until(learned(engine, 48))
+        until(learned(service, 48))
 
 
 def test_an_answer_comes_from_the_version_that_it_names(make: Make) -> None:
     batch = images(4)
-    with make(update_every=8) as engine:
-        source = engine.submit(batch).result(10)
-        engine.submit(batch).result(10)
+    with make(update_every=8) as service:
+        source = service.submit(batch).result(10)
+        service.submit(batch).result(10)
         for version in range(1, 5):
-            until(lambda: engine.writer.report().counters.waiting == 0)
-            assert engine.writer.report().version == version
-            first, second = engine.submit(batch).result(10), engine.submit(batch).result(10)
+            until(lambda: service.writer.report().counters.waiting == 0)
+            assert service.writer.report().version == version
+            first, second = service.submit(batch).result(10), service.submit(batch).result(10)
             assert first.version == version
             if second.version == version:
                 assert torch.equal(first.logits, second.logits)
@@ -97,25 +97,25 @@ def test_an_answer_comes_from_the_version_that_it_names(make: Make) -> None:
 
 
 def test_no_image_is_predicted_twice(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make(update_every=8)
-    plain, seen = engine.adapter.learner.predict, []
+    service = make(update_every=8)
+    plain, seen = service.adapter.learner.predict, []
 
     def predict(batch: torch.Tensor) -> torch.Tensor:
         seen.append(len(batch))
         return plain(batch)
 
-    monkeypatch.setattr(engine.adapter.learner, "predict", predict)
-    with engine:
+    monkeypatch.setattr(service.adapter.learner, "predict", predict)
+    with service:
         for seed in range(4):
-            engine.submit(images(8, seed)).result(10)
-            until(learned(engine, 8 * (seed + 1)))
+            service.submit(images(8, seed)).result(10)
+            until(learned(service, 8 * (seed + 1)))
         assert seen == [8], "only a new learner's first batch, by the learner itself"
-        assert engine.writer.report().version == 4
-        engine.writer.ask("snapshot").result(10)
-        engine.writer.ask("rollback").result(10)
+        assert service.writer.report().version == 4
+        service.writer.ask("snapshot").result(10)
+        service.writer.ask("rollback").result(10)
         for seed in range(2):
-            engine.submit(images(8, seed)).result(10)
-            until(learned(engine, 40 + 8 * seed))
+            service.submit(images(8, seed)).result(10)
+            until(learned(service, 40 + 8 * seed))
     assert seen == [8, 8], "and the first after a rollback, which may come from the state left behind"
 
 
@@ -129,62 +129,62 @@ def test_a_model_that_insists_on_a_layout_learns_before_and_after_a_reset(tmp_pa
             logits: torch.Tensor = self.head(self.bn(images).view(len(images), -1))
             return logits
 
-    with Service(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as engine:
+    with Service(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as service:
         for _ in range(2):
             for _ in range(3):
-                engine.submit(images(8)).result(10)
-                until(lambda: engine.writer.report().counters.waiting == 0)
-            assert engine.adapter.stats.updates == 3, engine.events.newest()
-            engine.writer.ask("reset").result(10)
+                service.submit(images(8)).result(10)
+                until(lambda: service.writer.report().counters.waiting == 0)
+            assert service.adapter.stats.updates == 3, service.events.newest()
+            service.writer.ask("reset").result(10)
 
 
 def test_a_full_learning_queue_drops_and_counts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make(limits=Limits(learn_queue=10, learn_batch=4))
-    with engine:
+    service = make(limits=Limits(learn_queue=10, learn_batch=4))
+    with service:
         release = threading.Event()
-        writer_of(engine).thread.submit(lambda: release.wait(30))
-        taken = [engine.submit(images(4)).result(10).learned for _ in range(4)]
+        writer_of(service).thread.submit(lambda: release.wait(30))
+        taken = [service.submit(images(4)).result(10).learned for _ in range(4)]
         release.set()
-        until(learned(engine, 10))
+        until(learned(service, 10))
     assert taken == [4, 4, 2, 0]
-    counters = engine.writer.report().counters
+    counters = service.writer.report().counters
     assert (counters.offered, counters.learned, counters.dropped, counters.waiting) == (16, 10, 6, 0)
-    assert engine.adapter.samples == 10
+    assert service.adapter.samples == 10
 
 
 def test_pause_stands_still_and_resume_goes_on(make: Make) -> None:
-    with make() as engine:
-        engine.writer.ask("pause").result(10)
-        assert engine.submit(images(8)).result(10).learned == 0
-        assert engine.adapter.samples == 0
-        engine.writer.ask("resume").result(10)
-        assert engine.submit(images(8)).result(10).learned == 8
-        until(learned(engine, 8))
-    assert engine.writer.report().counters.skipped == 8
+    with make() as service:
+        service.writer.ask("pause").result(10)
+        assert service.submit(images(8)).result(10).learned == 0
+        assert service.adapter.samples == 0
+        service.writer.ask("resume").result(10)
+        assert service.submit(images(8)).result(10).learned == 8
+        until(learned(service, 8))
+    assert service.writer.report().counters.skipped == 8
 
 
 def test_snapshot_rollback_and_reset(make: Make) -> None:
-    with make(update_every=8) as engine:
-        ask = engine.writer.ask
+    with make(update_every=8) as service:
+        ask = service.writer.ask
         with pytest.raises(Refused, match="none yet"):
             ask("rollback").result(10)
-        source = engine.submit(images(4)).result(10).logits
+        source = service.submit(images(4)).result(10).logits
         for seed in range(3):
-            engine.submit(images(8, seed)).result(10)
-        until(learned(engine, 28))
+            service.submit(images(8, seed)).result(10)
+        until(learned(service, 28))
         saved = ask("snapshot").result(10)
-        before = engine.submit(images(4)).result(10).logits
+        before = service.submit(images(4)).result(10).logits
         for seed in range(3, 9):
-            engine.submit(images(8, seed)).result(10)
-        until(learned(engine, 80))
+            service.submit(images(8, seed)).result(10)
+        until(learned(service, 80))
         with pytest.raises(Refused, match=f"there are: {saved}"):
             ask("rollback", saved + 1).result(10)
         version = ask("rollback", saved).result(10)["version"]
         assert version > saved
-        assert torch.equal(engine.submit(images(4)).result(10).logits, before)
+        assert torch.equal(service.submit(images(4)).result(10).logits, before)
         assert ask("reset").result(10) == version + 1
-        assert torch.equal(engine.submit(images(4)).result(10).logits, source)
-        assert [event.text.split()[0] for event in engine.events.newest()] == ["reset", "rolled", "version"]
+        assert torch.equal(service.submit(images(4)).result(10).logits, source)
+        assert [event.text.split()[0] for event in service.events.newest()] == ["reset", "rolled", "version"]
 
 
 def test_a_restart_goes_on_where_the_last_one_stopped(make: Make) -> None:
@@ -225,42 +225,42 @@ def test_a_restart_tells_of_a_damaged_snapshot_and_does_not_use_its_number_again
 
 
 def test_the_state_is_saved_from_time_to_time(make: Make) -> None:
-    with make(update_every=8, limits=Limits(save_every=0.05, learn_batch=8)) as engine:
-        engine.submit(images(8)).result(10)
-        until(lambda: engine.folder.versions() == [1])
+    with make(update_every=8, limits=Limits(save_every=0.05, learn_batch=8)) as service:
+        service.submit(images(8)).result(10)
+        until(lambda: service.folder.versions() == [1])
 
 
 def test_a_save_that_fails_is_told_and_tried_again(
     make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8))
+    service = make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8))
     full = OSError(errno.ENOSPC, "No space left on device")
-    with engine:
+    with service:
         with monkeypatch.context() as disk:
             disk.setattr("resitta.checkpoint.atomic_write.os.fsync", raiser(full))
-            engine.submit(images(8)).result(10)
-            until(lambda: engine.stats()["failed_saves"] >= 3)
+            service.submit(images(8)).result(10)
+            until(lambda: service.stats()["failed_saves"] >= 3)
             with pytest.raises(Refused, match="could not be saved"):
-                engine.writer.ask("snapshot").result(10)
-            engine.submit(images(8, 1)).result(10)
-            until(learned(engine, 16))  # it goes on adapting
-            assert engine.ready
-            assert engine.folder.versions() == []
-        until(lambda: engine.folder.versions() == [2])
-        until(lambda: len(engine.events.newest()) == 2)
+                service.writer.ask("snapshot").result(10)
+            service.submit(images(8, 1)).result(10)
+            until(learned(service, 16))  # it goes on adapting
+            assert service.ready
+            assert service.folder.versions() == []
+        until(lambda: service.folder.versions() == [2])
+        until(lambda: len(service.events.newest()) == 2)
     assert "make room on the disk" in caplog.text
-    again, failed = engine.events.newest()
+    again, failed = service.events.newest()
     assert again.text == "saving works again, version 2 saved"
     assert failed.kind == "failure"
     assert "the state is not saved" in failed.text
 
 
 def test_a_state_folder_that_was_removed_is_made_again(make: Make, tmp_path: Path) -> None:
-    with make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8)) as engine:
-        until(engine.folder.versions)
+    with make(update_every=8, limits=Limits(save_every=0.02, learn_batch=8)) as service:
+        until(service.folder.versions)
         shutil.rmtree(tmp_path)
-        engine.submit(images(8)).result(10)
-        until(lambda: engine.folder.versions() == [1])
+        service.submit(images(8)).result(10)
+        until(lambda: service.folder.versions() == [1])
 
 
 def raiser(error: BaseException) -> Callable[..., None]:
@@ -271,117 +271,117 @@ def raiser(error: BaseException) -> Callable[..., None]:
 
 
 def test_two_engines_never_share_a_folder(make: Make, tmp_path: Path) -> None:
-    with make() as engine:
+    with make() as service:
         with pytest.raises(BadSetting, match="another Autosave or service of this process .* keeps its state"):
             make()
-        assert engine.ready
-    with make() as engine:
-        assert engine.ready
+        assert service.ready
+    with make() as service:
+        assert service.ready
 
 
 def test_a_failing_update_pauses_learning_and_predictions_go_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make(update_every=8)
-    monkeypatch.setattr(engine.adapter.learner, "update", lambda: 1 // 0)
-    with engine:
-        engine.submit(images(8)).result(10)
-        until(lambda: engine.writer.report().paused)
-        assert engine.submit(images(4)).result(10).version == 0
-        assert engine.ready
-        assert "ZeroDivisionError" in engine.events.newest()[0].text
+    service = make(update_every=8)
+    monkeypatch.setattr(service.adapter.learner, "update", lambda: 1 // 0)
+    with service:
+        service.submit(images(8)).result(10)
+        until(lambda: service.writer.report().paused)
+        assert service.submit(images(4)).result(10).version == 0
+        assert service.ready
+        assert "ZeroDivisionError" in service.events.newest()[0].text
 
 
 def test_statistics_that_cannot_be_taken_end_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make(update_every=8, limits=Limits(learn_batch=8)) as engine:
+    with make(update_every=8, limits=Limits(learn_batch=8)) as service:
         with monkeypatch.context() as broken:
             broken.setattr(Adapter, "stats", property(lambda _: 1 // 0))
-            until(engine.events.newest)
-            engine.submit(images(8)).result(10)
-            until(learned(engine, 8))
+            until(service.events.newest)
+            service.submit(images(8)).result(10)
+            until(learned(service, 8))
             time.sleep(3 * REFRESH)
-            assert engine.ready
-            assert engine.stats()["adapter"]["samples"] == 0
-        until(lambda: engine.stats()["adapter"]["samples"] == 8)
-        (event,) = engine.events.newest()
+            assert service.ready
+            assert service.stats()["adapter"]["samples"] == 0
+        until(lambda: service.stats()["adapter"]["samples"] == 8)
+        (event,) = service.events.newest()
         monkeypatch.setattr(Adapter, "stats", property(lambda _: 1 // 0))
-        until(lambda: len(engine.events.newest()) == 2)
+        until(lambda: len(service.events.newest()) == 2)
     assert event.kind == "failure"
     assert event.text.startswith("the statistics are old: ZeroDivisionError")
 
 
 def test_what_a_guard_does_is_told(make: Make) -> None:
-    with make(update_every=8, guard=True) as engine:
-        engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
-        until(lambda: engine.stats()["events"])
-    (event,) = engine.stats()["events"]
+    with make(update_every=8, guard=True) as service:
+        service.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
+        until(lambda: service.stats()["events"])
+    (event,) = service.stats()["events"]
     assert event["kind"] == "guard"
     assert event["text"] == "8 images looked like nothing known and did not enter the memory"
-    assert engine.writer.report().version == 0
+    assert service.writer.report().version == 0
 
 
 def test_without_a_guard_there_is_nothing_to_count(make: Make) -> None:
-    with make() as engine:
-        assert engine.stats()["guard_fired"] == {}
+    with make() as service:
+        assert service.stats()["guard_fired"] == {}
 
 
 def test_what_a_guard_finds_is_counted_from_nought(make: Make) -> None:
-    with make(update_every=8, guard=True) as engine:
+    with make(update_every=8, guard=True) as service:
         reasons = ("unknown", "non-finite", "entropy", "drift", "diversity")
-        assert engine.stats()["guard_fired"] == dict.fromkeys(reasons, 0)
-        assert 'resitta_guard_fired_total{reason="entropy"} 0.0' in ServiceMetrics(engine).page().decode()
+        assert service.stats()["guard_fired"] == dict.fromkeys(reasons, 0)
+        assert 'resitta_guard_fired_total{reason="entropy"} 0.0' in ServiceMetrics(service).page().decode()
         for _ in range(3):
-            engine.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
-        until(lambda: engine.stats()["guard_fired"]["unknown"] == 24)
-        assert 'resitta_guard_fired_total{reason="unknown"} 24.0' in ServiceMetrics(engine).page().decode()
+            service.submit(torch.zeros(8, 3, SIZE, SIZE)).result(10)
+        until(lambda: service.stats()["guard_fired"]["unknown"] == 24)
+        assert 'resitta_guard_fired_total{reason="unknown"} 24.0' in ServiceMetrics(service).page().decode()
 
 
 @pytest.mark.parametrize("method", ["bn", "tent", "note", "cotta", "lame"])
 def test_methods_that_cannot_be_exported_are_served_in_one_step(make: Make, method: str, model: nn.Module) -> None:
     plain = resitta.adapt(model, method)
-    with make(method) as engine:
+    with make(method) as service:
         for seed in range(3):
-            answer = engine.submit(images(8, seed)).result(30)
+            answer = service.submit(images(8, seed)).result(30)
             assert torch.allclose(answer.logits, plain(images(8, seed)), atol=1e-6)
-        engine.writer.ask("pause").result(10)
-        assert engine.submit(images(8, 9)).result(30).learned == 0
-        assert engine.stats()["predictions_wait_for_updates"]
-    assert engine.adapter.samples == engine.writer.report().counters.learned == 24
+        service.writer.ask("pause").result(10)
+        assert service.submit(images(8, 9)).result(30).learned == 0
+        assert service.stats()["predictions_wait_for_updates"]
+    assert service.adapter.samples == service.writer.report().counters.learned == 24
 
 
 def test_a_muted_client_is_predicted_and_not_learned_from_in_one_step_either(make: Make) -> None:
-    with make("note", guard=True) as engine:
+    with make("note", guard=True) as service:
         for seed in range(10):
-            engine.submit(images(4, seed), "good").result(30)
-            engine.submit(torch.zeros(16, 3, SIZE, SIZE), "bad").result(30)
-        assert engine.writer.report().muted == {"bad"}
-        before = engine.adapter.samples
-        answer = engine.submit(images(8), "bad").result(30)
-        assert (len(answer.logits), answer.learned, engine.adapter.samples) == (8, 0, before)
-        assert engine.submit(images(8), "good").result(30).learned == 8
-        assert engine.adapter.samples == before + 8
-        counters = engine.writer.report().counters
+            service.submit(images(4, seed), "good").result(30)
+            service.submit(torch.zeros(16, 3, SIZE, SIZE), "bad").result(30)
+        assert service.writer.report().muted == {"bad"}
+        before = service.adapter.samples
+        answer = service.submit(images(8), "bad").result(30)
+        assert (len(answer.logits), answer.learned, service.adapter.samples) == (8, 0, before)
+        assert service.submit(images(8), "good").result(30).learned == 8
+        assert service.adapter.samples == before + 8
+        counters = service.writer.report().counters
     assert counters.screened > 8
     assert counters.offered == counters.learned + counters.screened
 
 
 def test_the_metrics_count_screened_images_and_name_no_client(make: Make) -> None:
-    with make(update_every=8, guard=True) as engine:
+    with make(update_every=8, guard=True) as service:
         for seed in range(4):
-            engine.submit(images(4, seed), "192.0.2.1").result(10)
-            engine.submit(torch.zeros(24, 3, SIZE, SIZE), "192.0.2.2").result(10)
-            until(lambda: engine.writer.report().counters.waiting == 0)
-        page = ServiceMetrics(engine).page().decode()
-    screened = engine.writer.report().counters.screened
+            service.submit(images(4, seed), "192.0.2.1").result(10)
+            service.submit(torch.zeros(24, 3, SIZE, SIZE), "192.0.2.2").result(10)
+            until(lambda: service.writer.report().counters.waiting == 0)
+        page = ServiceMetrics(service).page().decode()
+    screened = service.writer.report().counters.screened
     assert f"resitta_images_screened_total {float(screened)}" in page
     assert "resitta_clients_muted 1.0" in page
-    assert all(client["name"] not in page for client in engine.writer.report().clients)
+    assert all(client["name"] not in page for client in service.writer.report().clients)
 
 
 def test_many_threads_lose_and_double_nothing(make: Make) -> None:
-    with make(limits=Limits(learn_queue=5000, queue=5000)) as engine:
+    with make(limits=Limits(learn_queue=5000, queue=5000)) as service:
 
         def client(seed: int) -> None:
             for number in range(20):
-                engine.submit(images(1 + (seed + number) % 3, seed)).result(30)
+                service.submit(images(1 + (seed + number) % 3, seed)).result(30)
 
         threads = [threading.Thread(target=client, args=(seed,)) for seed in range(8)]
         for thread in threads:
@@ -389,10 +389,10 @@ def test_many_threads_lose_and_double_nothing(make: Make) -> None:
         for thread in threads:
             thread.join()
         total = sum(1 + (seed + number) % 3 for seed in range(8) for number in range(20))
-        until(learned(engine, total))
-    memory = engine.adapter.learner.memory()
+        until(learned(service, total))
+    memory = service.adapter.learner.memory()
     assert memory is not None
-    assert memory.clock == engine.adapter.samples == engine.predicted == total
+    assert memory.clock == service.adapter.samples == service.predicted == total
 
 
 def test_unsuitable_models_and_names_are_refused_at_the_start(model: nn.Module, tmp_path: Path) -> None:

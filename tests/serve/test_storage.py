@@ -16,7 +16,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(model: nn.Modu
     before = adapter.stats
     folder.save(resitta.adapt(model, "rotta"), 1)
     with pytest.raises(BadState, match="saved with method 'rotta'"):
-        folder.load(adapter, 1)
+        folder.load_first(adapter, [1])
     assert adapter.stats == before
 
 

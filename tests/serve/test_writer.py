@@ -47,15 +47,15 @@ def make(model: nn.Module, tmp_path: Path) -> Make:
     return make
 
 
-def teach(engine: Service, *seeds: int) -> None:
+def teach(service: Service, *seeds: int) -> None:
     for seed in seeds:
-        done = engine.writer.report().counters.learned
-        engine.submit(images(8, seed)).result(10)
-        until(partial(has_learned, engine, done + 8))
+        done = service.writer.report().counters.learned
+        service.submit(images(8, seed)).result(10)
+        until(partial(has_learned, service, done + 8))
 
 
-def has_learned(engine: Service, count: int) -> bool:
-    return engine.writer.report().counters.learned == count
+def has_learned(service: Service, count: int) -> bool:
+    return service.writer.report().counters.learned == count
 
 
 def fail(error: BaseException) -> Callable[..., Any]:
@@ -65,18 +65,18 @@ def fail(error: BaseException) -> Callable[..., Any]:
     return raiser
 
 
-def adaptation(engine: Service) -> dict[str, Any]:
+def adaptation(service: Service) -> dict[str, Any]:
     """What the adapter has learned, and where its randomness stands."""
-    state = engine.adapter.state_dict()
+    state = service.adapter.state_dict()
     return {name: value for name, value in state.items() if name != "_extra_state"} | {
-        "samples": engine.adapter.samples,
-        "generator": engine.adapter.generator.get_state(),
+        "samples": service.adapter.samples,
+        "generator": service.adapter.generator.get_state(),
     }
 
 
-def published(engine: Service) -> dict[str, Any]:
+def published(service: Service) -> dict[str, Any]:
     """What readers predict with."""
-    front = writer_of(engine).front
+    front = writer_of(service).front
     assert front is not None
     version, tensors = front.weights.read()
     return {"version": version, "tensors": tensors}
@@ -88,47 +88,47 @@ def test_what_cannot_be_saved_is_not_done(
     make: Make, monkeypatch: pytest.MonkeyPatch, name: Task, failure: tuple[str, BaseException, int]
 ) -> None:
     broken, error, status = failure
-    with make() as engine:
-        teach(engine, 0)
-        engine.writer.ask("snapshot").result(10)
-        teach(engine, 1, 2)
-        engine.writer.ask("snapshot").result(10)
-        before, expected = adaptation(engine), published(engine)
+    with make() as service:
+        teach(service, 0)
+        service.writer.ask("snapshot").result(10)
+        teach(service, 1, 2)
+        service.writer.ask("snapshot").result(10)
+        before, expected = adaptation(service), published(service)
         with monkeypatch.context() as disk:
             disk.setattr(broken, fail(error))
             with pytest.raises(Refused, match=f"the {name} was not done, version 3 goes on") as refused:
-                engine.writer.ask(name).result(10)
+                service.writer.ask(name).result(10)
         assert refused.value.status == status
-        assert same(published(engine), expected)
-        assert same(adaptation(engine), before)
-        assert engine.writer.report().failed_saves == 1
-        assert engine.folder.versions() == [1, 3]
-        teach(engine, 3)  # and it goes on learning
-        assert engine.writer.report().version == 4
-        assert engine.adapter.samples == 32
+        assert same(published(service), expected)
+        assert same(adaptation(service), before)
+        assert service.writer.report().failed_saves == 1
+        assert service.folder.versions() == [1, 3]
+        teach(service, 3)  # and it goes on learning
+        assert service.writer.report().version == 4
+        assert service.adapter.samples == 32
 
 
 def test_a_state_that_cannot_be_published_is_not_in_force(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make() as engine:
-        teach(engine, 0)
-        before = adaptation(engine)
+    with make() as service:
+        teach(service, 0)
+        before = adaptation(service)
         monkeypatch.setattr(WeightHandoff, "put", fail(MemoryError()))
-        assert isinstance(engine.writer.ask("reset").exception(10), MemoryError)
-        assert same(adaptation(engine), before)
-        assert engine.folder.versions() == []
+        assert isinstance(service.writer.ask("reset").exception(10), MemoryError)
+        assert same(adaptation(service), before)
+        assert service.folder.versions() == []
 
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_restart_after_a_refused_change_recovers_the_old_state(
     make: Make, monkeypatch: pytest.MonkeyPatch, name: Task
 ) -> None:
-    with make() as engine:
-        teach(engine, 0, 1)
-        engine.writer.ask("snapshot").result(10)
-        before = adaptation(engine)
+    with make() as service:
+        teach(service, 0, 1)
+        service.writer.ask("snapshot").result(10)
+        before = adaptation(service)
         monkeypatch.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         with pytest.raises(Refused):
-            engine.writer.ask(name).result(10)
+            service.writer.ask(name).result(10)
     monkeypatch.undo()
     again = make()
     assert again.writer.report().version == 2
@@ -136,13 +136,13 @@ def test_a_restart_after_a_refused_change_recovers_the_old_state(
 
 
 def test_images_that_wait_are_learned_from_after_a_refused_change(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make() as engine:
-        engine.submit(images(4)).result(10)  # half a batch waits
+    with make() as service:
+        service.submit(images(4)).result(10)  # half a batch waits
         monkeypatch.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))
         with pytest.raises(Refused):
-            engine.writer.ask("reset").result(10)
-        until(lambda: engine.writer.report().counters.learned == 4)
-    assert engine.writer.report().counters.skipped == 0
+            service.writer.ask("reset").result(10)
+        until(lambda: service.writer.report().counters.learned == 4)
+    assert service.writer.report().counters.skipped == 0
 
 
 def test_a_later_snapshot_that_could_not_be_removed_goes_with_the_next_save(model: nn.Module, tmp_path: Path) -> None:
@@ -154,11 +154,11 @@ def test_a_later_snapshot_that_could_not_be_removed_goes_with_the_next_save(mode
 
 
 def test_http_says_507_and_serves_the_old_version(
-    client: httpx.Client, holder: httpx.Client, engine: Service, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, holder: httpx.Client, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(16):
         client.post("/predict", content=picture(seed=seed), headers={"Content-Type": "image/png"})
-    until(lambda: engine.writer.report().version == 1)
+    until(lambda: service.writer.report().version == 1)
     assert holder.post("/snapshot").json()["version"] == 1
     with monkeypatch.context() as disk:
         disk.setattr("resitta.checkpoint.atomic_write.os.fsync", fail(FULL))

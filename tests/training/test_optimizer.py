@@ -278,6 +278,6 @@ def test_an_adapter_converts_the_moments_of_any_optimizer(kind: str) -> None:
 def test_a_guard_hears_of_losses_that_are_not_finite(kind: str) -> None:
     adapter = adapt(small_network(), Trained(kind=kind))
     case = GuardState(adapter, Guard())
-    case.open(adapter)
+    case.begin_step(adapter)
     case.optimizers[0].skipped.add_(1)
     assert math.isnan(case.signs(torch.zeros(8, 5), None).largest)

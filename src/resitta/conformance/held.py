@@ -1,6 +1,6 @@
-"""What a learner holds, and what of it a `state_dict` loses: found by comparing an adapter with its restored twin.
+"""Finds state of a learner that its `state_dict` loses, by comparing an adapter with a restored one.
 
-What a module leaves out of its copies, by `__getstate__`, is a cache and does not count: it can be made again.
+Attributes that a module leaves out of its copies (`__getstate__`) are caches and do not count.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from resitta.checkpoint.tree import same
 
 INTERNAL = frozenset(vars(nn.Module()))
-"""What torch itself keeps in every module."""
+"""Attributes of every module of torch."""
 PLAIN = (bool, int, float, complex, str, bytes, np.generic, set, frozenset)
 MISSING = object()
-"""What None is the same as, and anything that holds no state, such as a function."""
+"""Stands for None and for anything without state, such as a function."""
 SAVE = "return it from get_extra_state and take it back in set_extra_state"
 CHANGES = "it changes while the learner runs and is not saved"
 
@@ -38,7 +38,7 @@ class Held:
     """Whether it is a buffer that was registered with `persistent=False`."""
 
     def __str__(self) -> str:
-        """Say why it is lost and what to do."""
+        """Explain why it is lost, and what to do."""
         kind, remedy = self._advice()
         return f"{self.owner} is {kind}: {CHANGES}; {remedy}"
 
@@ -61,9 +61,9 @@ class Held:
 
 
 def lost(running: nn.Module, restored: nn.Module, begun: nn.Module, *, deep: bool = False) -> list[Held]:
-    """What has changed since a learner began, and is not in the learner that was restored from its state.
+    """State that has changed since a learner began and is missing in the one restored from its `state_dict`.
 
-    `deep` also looks at flags and into objects of any class, which may well be derived from the rest.
+    `deep` includes flags and objects of any class, which may be derived from other state.
 
     >>> def learner(total: float) -> nn.Module:
     ...     module = nn.Identity()
@@ -138,7 +138,7 @@ class _Walk:
 
 
 def _leaf(value: Any) -> Any:
-    """What is compared of a value, or MISSING if there is something to go into."""
+    """The comparable value of a leaf; MISSING for a container."""
     match value:
         case torch.Generator():
             return value.get_state()
@@ -152,7 +152,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes that a copy of an object would have, those in slots included."""
+    """The attributes that a copy of an object would have, including slots."""
     try:
         state = value.__getstate__()
     except Exception:  # an object that cannot be copied holds nothing that could be saved

@@ -1,4 +1,4 @@
-"""What every method promises, one function each; a broken promise raises `NonConformant`."""
+"""The guarantees of every method, one function each; a violation raises `NonConformant`."""
 
 import copy
 import dataclasses
@@ -29,7 +29,8 @@ def settings_are_frozen_keywords(subject: Subject) -> None:
     """Settings are a frozen, keyword-only dataclass; every preset can be made."""
     cls = type(subject.method)
     advice = f"decorate {cls.__name__} with @dataclass(frozen=True, kw_only=True)"
-    expect(_frozen(cls), f"the method must be a frozen dataclass; {advice}")
+    own = cls.__dict__.get("__dataclass_params__")  # not inherited: a base class knows nothing of its fields
+    expect(own is not None and own.frozen, f"the method must be a frozen dataclass; {advice}")
     expect(all(field.kw_only for field in dataclasses.fields(cls)), f"its settings must be keyword-only; {advice}")
     for preset in cls.presets:
         create(subject.method, preset=preset)
@@ -135,8 +136,9 @@ def all_state_is_saved(subject: Subject) -> None:
         adapter.sync()
         adapters = adapter, _restored(subject, adapter), begun
         if lost(*(each.learner for each in adapters)):
-            for each in adapters:
-                _predict(subject, each)
+            for each in adapters:  # a prediction recomputes caches
+                with each.paused():
+                    each(subject.images(8))
         missing = lost(*(each.learner for each in adapters))
         further = [found.owner for found in missing[1:]]
         expect(not missing, "".join(map(str, missing[:1])) + (f" (also {', '.join(further)})" if further else ""))
@@ -150,7 +152,7 @@ def state_dict_continues(subject: Subject) -> None:
     if not torch.equal(subject.run(adapter), subject.run(other)):
         raise NonConformant(f"the loaded state continued differently{_suspects(subject)}")
     if not same(adapter.state_dict(), other.state_dict()):
-        raise NonConformant(f"the states differ after going on{_suspects(subject)}")
+        raise NonConformant(f"the states differ after continuing{_suspects(subject)}")
 
 
 def any_batch_size(subject: Subject) -> None:
@@ -260,14 +262,9 @@ CHECKS: tuple[Callable[[Subject], None], ...] = (
 
 
 def expect(kept: bool, broken: str) -> None:
-    """Raise unless a promise was kept."""
+    """Raise `NonConformant` unless a promise was kept."""
     if not kept:
         raise NonConformant(broken)
-
-
-def _frozen(cls: type) -> bool:
-    parameters = cls.__dict__.get("__dataclass_params__")  # its own: one that is inherited knows nothing of its fields
-    return parameters is not None and bool(parameters.frozen)
 
 
 def _frozen_tensors(network: Network, keep_affine: bool) -> Iterator[tuple[str, Tensor]]:
@@ -276,14 +273,8 @@ def _frozen_tensors(network: Network, keep_affine: bool) -> Iterator[tuple[str, 
     return ((name, p) for name, p in network.all_parameters() if keep_affine or id(p) not in affine)
 
 
-def _predict(subject: Subject, adapter: Adapter) -> None:
-    """Let an adapter make again what a prediction makes."""
-    with adapter.paused():
-        adapter(subject.images(8))
-
-
 def _restored(subject: Subject, adapter: Adapter) -> Adapter:
-    """Another adapter with the state of this one, which must be such as a file can hold."""
+    """Another adapter with the state of this one, which must be serialisable."""
     state = adapter.state_dict()
     try:
         take_apart(state, {})
@@ -299,7 +290,7 @@ def _restored(subject: Subject, adapter: Adapter) -> Adapter:
 
 
 def _suspects(subject: Subject) -> str:
-    """What may have been lost on the way to a restored adapter, however well it is hidden."""
+    """Name attributes that may have been lost in a restored adapter, wherever they are."""
     adapter, begun = subject.adapter(seed=1), subject.adapter(seed=1)
     subject.run(adapter, n=170, size=34)
     missing = lost(adapter.learner, _restored(subject, adapter).learner, begun.learner, deep=True)

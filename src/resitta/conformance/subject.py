@@ -1,4 +1,4 @@
-"""What the suite runs a method on: images, and a network that is certain of some of them and uncertain of others."""
+"""The suite's images, and a network that is certain of some of them and uncertain of others."""
 
 import math
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Subject:
         return Adapter(self.model, self.method, seed=seed, **self.options)
 
     def images(self, n: int, start: int = 0) -> Tensor:
-        """So many images, one after the other; after the last comes the first again."""
+        """The next `n` images of the pool, which is repeated."""
         return self.pool[torch.arange(start, start + n, device=self.device) % len(self.pool)]
 
     def run(self, adapter: Adapter, n: int = 200, size: int = 50) -> Tensor:
@@ -48,9 +48,9 @@ class Subject:
 
 
 def spread_images(n: int, shape: tuple[int, int, int] = (3, 16, 16), seed: int = 0) -> Tensor:
-    """Cloudy, grainy images with a tint, from none to a strong one, whose brightness drifts.
+    """Cloudy, grainy images with tints of different strength and a drifting brightness.
 
-    Neighbouring pixels are alike, as in pictures: a guard would not let noise pass.
+    Neighbouring pixels are correlated, as in pictures: a guard would reject noise.
 
     >>> spread_images(2).shape
     torch.Size([2, 3, 16, 16])
@@ -77,7 +77,7 @@ def tiny_network(channels: int = 3, classes: int = 5) -> nn.Module:
 
 @torch.no_grad()
 def spread_network(channels: int = 3, classes: int = 5) -> nn.Module:
-    """As `tiny_network`, but certain of `spread_images` with a strong tint, and uncertain of those with hardly any.
+    """Like `tiny_network`, but certain of `spread_images` with a strong tint, and uncertain of those with a weak one.
 
     The logits are random combinations of the features' three principal components, so that they are small where the
     features are near their mean.

@@ -13,14 +13,16 @@ PATIENCE = 5.0
 
 @contextmanager
 def cluster(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
-    """Give the package ray, connected to `address` (auto, HOST:PORT); None starts a cluster of so many workers here."""
+    """Yield the package ray, connected to `address` (auto, HOST:PORT); None starts a local cluster of `workers`."""
     ray = require("ray", "dist")
     if ray.is_initialized():  # the caller's connection stays the caller's
         yield ray
         return
     own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
     try:
-        knock(address)
+        host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+        if colon and port.isdecimal():
+            socket.create_connection((host, int(port)), timeout=PATIENCE).close()
         ray.init(**(own if address is None else {"address": address}), log_to_driver=False, logging_level="error")
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
@@ -29,10 +31,3 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
         yield ray
     finally:
         ray.shutdown()
-
-
-def knock(address: str | None) -> None:
-    """Raise an OSError at once if nothing listens at HOST:PORT or ray://HOST:PORT."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=PATIENCE).close()

@@ -1,8 +1,8 @@
-"""Many streams, one adaptation: processes of torch.distributed that adapt together, as if one saw all their samples.
+"""Many streams, one adaptation: ranks of torch.distributed adapt together, as if one process saw all their samples.
 
-Each process (rank) predicts a stream of its own, say of one camera, and fills a bank of its own. Updates are common:
-statistics are those of the union of all banks, the loss is the union's mean, so all ranks hold the same networks
-after every update, and any rank's snapshot serves all.
+Each rank predicts a stream of its own, say of one camera, and fills a bank of its own. Updates are common: statistics
+and loss are those of the union of all banks. So all ranks hold the same networks after every update, and any rank's
+snapshot serves all.
 
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=30))
     adapter = resitta.adapt(model, "resitta", group="world")
@@ -10,11 +10,11 @@ after every update, and any rank's snapshot serves all.
         logits = adapter(images)
     finish(adapter)
 
-When: rank r is ready for update n once n·`update_every` samples of its own have come, and then waits for the others
-there. Between updates no rank waits. A rank whose stream ends calls `finish` and stays, without samples, until all
-streams have ended. A rank that is missing longer than the process group's time-out (that of `init_process_group`),
-or dies, gives a `GroupFailure` on the others, which are left as they were before the update. They can still
-predict with `adapter.paused()`, and save; to go on learning, all restart from one rank's last snapshot.
+A rank is ready for update n after n·`update_every` samples of its own, and then waits for the others; between updates
+no rank waits. A rank whose stream ends calls `finish`, and takes part without samples until all streams have ended. If
+a rank dies, or is missing longer than the timeout of `init_process_group`, the others raise `GroupFailure` and are left
+as before the update. They can still predict with `adapter.paused()`, and save; to continue learning, restart all ranks
+from one rank's last snapshot.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class SelfTrainingLearner(Protocol):
 
 
 def join(adapter: AdapterLike, group: dist.ProcessGroup | Literal["world"]) -> None:
-    """Let an adapter's updates be common to all ranks of a process group. Every rank calls it."""
+    """Share an adapter's updates with all ranks of a process group. Every rank must call it."""
     learner = _sharing(adapter)
     if not dist.is_available() or not dist.is_initialized():
         raise BadSetting("group= needs torch.distributed; call torch.distributed.init_process_group first")
@@ -61,7 +61,7 @@ def join(adapter: AdapterLike, group: dist.ProcessGroup | Literal["world"]) -> N
 
 
 def finish(adapter: AdapterLike) -> None:
-    """Say that this rank's stream has ended, and take part in the others' updates until theirs have ended too.
+    """Mark this rank's stream as ended, and take part in the others' updates until theirs have ended, too.
 
     >>> import tempfile, resitta
     >>> from resitta.conformance import tiny_network
@@ -83,9 +83,9 @@ def finish(adapter: AdapterLike) -> None:
 
 
 class GroupReduction(LocalReduction):
-    """The union of the samples of all ranks.
+    """Reduces over the union of the samples of all ranks.
 
-    `all_reduce` is the only collective: rank r's values stand in row r of a matrix of zeros, and the sum has them all.
+    `all_reduce` is the only collective: each rank puts its values into its own row of a zero matrix, and sums them.
     """
 
     def __init__(self, learner: SelfTrainingLearner, process_group: dist.ProcessGroup | None) -> None:
@@ -97,7 +97,7 @@ class GroupReduction(LocalReduction):
         """How many samples this rank and all ranks bring to the update under way."""
 
     def begin(self, samples: Tensor) -> Tensor | None:
-        """Tell the others what this rank brings; without samples it computes with a black image that counts nothing."""
+        """Exchange the sizes of all ranks; one without samples computes with a black image of weight zero."""
         network = self.learner.networks.teacher
         self.own = 0 if self.ended else len(samples)
         shape = samples.shape[1:] if self.own else (0, 0, 0)
@@ -127,7 +127,7 @@ class GroupReduction(LocalReduction):
         return mean, (share * (variances + (means - mean).square())).sum(0)
 
     def mean(self, losses: Tensor) -> Tensor:
-        """The union's mean, so that all ranks judge alike whether it is finite; its gradient is the own share's."""
+        """The union's mean, so that all ranks agree whether it is finite; its gradient is that of the own share."""
         share = (losses if self.own else losses[:0]).sum() / self.all
         return share + (self.total(share) - share).detach()
 
@@ -140,7 +140,7 @@ class GroupReduction(LocalReduction):
         return [part.view(parameter.shape) for parameter, part in zip(trained, parts, strict=True)]
 
     def compare(self, digest: int) -> None:
-        """Refuse ranks that would adapt something else."""
+        """Refuse ranks with another model or method."""
         rows = self.exchange(torch.tensor([digest], device=self.learner.networks.teacher.device))
         advice = "give all ranks the same weights, method and settings"
         _same(rows[:, 0].tolist(), "another model or method", advice)

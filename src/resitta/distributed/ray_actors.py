@@ -34,7 +34,7 @@ MakeAdapter = Callable[[], Adapter]
 
 @dataclass(frozen=True)
 class News:
-    """A version of the weights: the tensors that differ from the source's, by their place, and whose version it is."""
+    """A version of the weights: the tensors that differ from the source's, by index, and the writer it comes from."""
 
     writer: str
     version: int
@@ -83,7 +83,7 @@ class WriterActor:
         """Run a task of the `Writer`; return its result, or the status and sentence of a refusal."""
         try:
             return self.writer.ask(task, *arguments).result(), None
-        except Refused as refused:  # it could not travel as it is
+        except Refused as refused:  # it cannot be pickled
             return None, (refused.status, str(refused))
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class ReaderActor:
         self.writer = self.ray.get_actor(writer)
         self.number = number
         self.news = News("", 0, {})
-        self._poll()  # before the first prediction: a restarted reader does not go back to the source
+        self._poll()  # before the first prediction: a restarted reader must not predict with the source
         threading.Thread(target=self._follow, name="resitta-follower", daemon=True).start()
 
     def predict(self, images: Any) -> tuple[Any, int]:

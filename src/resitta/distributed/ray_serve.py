@@ -11,7 +11,6 @@ snapshot, at that snapshot's version; meanwhile readers answer. A killed reader'
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,48 +40,39 @@ def ray_service(
     """
     if readers < 1:
         raise BadSetting(f"readers must be at least 1, found {readers}")
-    return Service(make(), connect=_Processes(make, readers, address, gpus).connect, **options)
-
-
-@dataclass(frozen=True)
-class _Processes:
-    """The processes of a service."""
-
-    make: MakeAdapter
-    readers: int
-    address: str | None
-    gpus: float
 
     def connect(
-        self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events
+        adapter: Adapter, folder: StateFolder, limits: Limits, events: Events
     ) -> tuple[LearnerService, Sequence[Predict]]:
-        """Start them on a cluster; closing the writer ends them."""
         published_network(adapter)  # refuses methods that readers cannot follow
         stack = ExitStack()
         try:
-            ray = stack.enter_context(cluster(self.address, self.readers + 1))
-            actors = self._start(ray, folder.path.absolute(), limits)
+            ray = stack.enter_context(cluster(address, readers + 1))
+            actors = _start_actors(ray, make, folder.path.absolute(), limits, readers=readers, gpus=gpus)
             for actor in actors:
                 stack.callback(ray.kill, actor)
             writer = RayWriter(ray, actors[0], events, stop=stack.close)
         except BaseException:
             stack.close()
             raise
-        readers = RayReaders(ray, actors[1:], writer.offer)
-        return writer, [partial(readers.predict, number) for number in range(self.readers)]
+        remote = RayReaders(ray, actors[1:], writer.offer)
+        return writer, [partial(remote.predict, number) for number in range(readers)]
 
-    def _start(self, ray: Any, state: Path, limits: Limits) -> list[Any]:
-        """Start the writer and the readers, and wait until all answer."""
-        make, here, needs = self.make, Path.cwd(), {"num_cpus": 1, "num_gpus": self.gpus}
-        name = f"resitta-writer-{os.urandom(8).hex()}"
-        writer = ray.remote(max_restarts=-1, max_concurrency=CALLS_AT_ONCE, **needs)(WriterActor)
-        reader = ray.remote(max_restarts=-1, **needs)(ReaderActor)
-        first = writer.options(name=name).remote(make, here, state, limits)
-        actors = [first, *(reader.remote(make, here, name, number) for number in range(self.readers))]
-        try:
-            ray.get([first.report.remote(), *(actor.version.remote() for actor in actors[1:])], timeout=START_SECONDS)
-        except ray.exceptions.RayError as error:
-            reason = str(error).strip().rpartition("\n")[2]
-            wanted = f"a core for each of 1 writer and {self.readers} readers"
-            raise WorkerLost(f"the service did not start on Ray ({reason}); the cluster needs {wanted}") from error
-        return actors
+    return Service(make(), connect=connect, **options)
+
+
+def _start_actors(ray: Any, make: MakeAdapter, state: Path, limits: Limits, *, readers: int, gpus: float) -> list[Any]:
+    """Start the writer and the readers, and wait until all answer."""
+    here, needs = Path.cwd(), {"num_cpus": 1, "num_gpus": gpus}
+    name = f"resitta-writer-{os.urandom(8).hex()}"
+    writer = ray.remote(max_restarts=-1, max_concurrency=CALLS_AT_ONCE, **needs)(WriterActor)
+    reader = ray.remote(max_restarts=-1, **needs)(ReaderActor)
+    first = writer.options(name=name).remote(make, here, state, limits)
+    actors = [first, *(reader.remote(make, here, name, number) for number in range(readers))]
+    try:
+        ray.get([first.report.remote(), *(actor.version.remote() for actor in actors[1:])], timeout=START_SECONDS)
+    except ray.exceptions.RayError as error:
+        reason = str(error).strip().rpartition("\n")[2]
+        wanted = f"a core for each of 1 writer and {readers} readers"
+        raise WorkerLost(f"the service did not start on Ray ({reason}); the cluster needs {wanted}") from error
+    return actors

@@ -1,4 +1,4 @@
-"""The driver's side of a service on Ray: a `LearnerService` and predictions whose work is done by actors."""
+"""The driver's side of a service on Ray: proxies of the writer's and the readers' actors."""
 
 import threading
 from collections import deque
@@ -19,11 +19,11 @@ from resitta.serve.writer import Report, Task
 REPORT_SECONDS = 0.25
 REPORT_TIMEOUT = 5.0
 IN_FLIGHT = 32
-"""Batches that may be on their way to the writer; further ones are predicted, and counted as dropped."""
+"""Batches in flight to the writer; further ones are predicted, and counted as dropped."""
 
 
 class RayWriter:
-    """The writer's actor. A thread keeps its last report, so that nothing waits for the actor but tasks."""
+    """Proxy of the writer's actor. A thread polls its reports, so that only tasks wait for the actor."""
 
     def __init__(self, ray: Any, actor: Any, events: Events, stop: Callable[[], None]) -> None:
         self.ray, self.actor = ray, actor
@@ -56,7 +56,7 @@ class RayWriter:
             self._stop()
 
     def offer(self, images: Tensor, clients: Sequence[str]) -> list[bool]:
-        """Send images to the writer, unless too many are on their way; return which will be learned from."""
+        """Send images to the writer, unless too many are in flight; return which will be learned from."""
         with self._lock:
             self._settle()
             if len(self._sent) >= IN_FLIGHT:
@@ -79,7 +79,7 @@ class RayWriter:
         return replace(report, counters=counters, events=events)
 
     def _settle(self) -> None:
-        """Forget what has arrived, and count what was lost with a writer."""
+        """Remove batches that have arrived; count those lost with a writer."""
         while self._sent and self.ray.wait([self._sent[0][0]], timeout=0)[0]:
             reference, count = self._sent.popleft()
             try:
@@ -110,7 +110,7 @@ class RayWriter:
 
 
 class RayReaders:
-    """The readers' actors: each predicts what its `Reader` has gathered, and for another one that has died."""
+    """Proxy of the readers' actors; another one steps in for one that has died."""
 
     def __init__(self, ray: Any, actors: Sequence[Any], offer: Callable[[Tensor, Sequence[str]], list[bool]]) -> None:
         self.ray, self.actors = ray, actors

@@ -1,1 +1,1 @@
-"""What an adapter reports, and what watches over it."""
+"""Callbacks, events, statistics and guards of an adapter."""

@@ -23,13 +23,13 @@ from torch import Tensor
 class Callback:
     """Hooks around each learning step, all of which do nothing; override those you need.
 
-    Callbacks are called in the order in which they were attached. A paused adapter and images that are predicted only
-    (see `non_finite="skip"`) call none. What a hook raises reaches the caller of the adapter: from `before_step` it
-    prevents the step, and nothing is learned; from `after_step`, the step is already complete. A step that
-    fails itself leaves the adapter as it was, and `after_step` is not called.
+    Callbacks are called in the order in which they were attached, but not for a paused adapter or for images that are
+    predicted only (see `non_finite="skip"`). Exceptions of a hook propagate to the caller of the adapter: `before_step`
+    prevents the step; at `after_step` it is already complete. A step that fails leaves the adapter unchanged, and
+    `after_step` is not called.
 
-    A copy or pickle of an adapter leaves out its callbacks, since two adapters must not write to one folder or one
-    curve. Set `copied = True` for one that has no effect outside itself.
+    Copies and pickles of an adapter leave out its callbacks, since two adapters must not write to one folder or curve.
+    Set `copied = True` for a callback without effects outside itself.
     """
 
     copied: ClassVar[bool] = False

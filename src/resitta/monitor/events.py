@@ -26,18 +26,6 @@ from resitta.training.entropy import entropy
 
 logger = logging.getLogger(__name__)
 
-__all__ = [
-    "Event",
-    "EventHandler",
-    "GuardEnded",
-    "GuardFired",
-    "Listener",
-    "Prometheus",
-    "Restarted",
-    "TensorBoard",
-    "Updated",
-]
-
 GAUGES = {
     "samples": "Samples learned from so far",
     "updates": "Updates so far; a rollback lowers it",
@@ -54,9 +42,6 @@ class Updated:
     `entropy` is the mean over the batch just predicted, in nats. `drift` is the mean distance of the statistics from
     the source (see `Stats.drift`). `turnover` is the share of the memory that came in since the last such event;
     None for a method without a memory.
-
-    >>> Updated(samples=64, updates=1, entropy=0.5, drift=0.1, turnover=1.0).updates
-    1
     """
 
     samples: int
@@ -68,12 +53,9 @@ class Updated:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardFired:
-    """A guard has found something and acted: `value` is what it measured, `bound` what it allows.
+    """A guard has fired: it measured `value`, but allows `bound`.
 
-    It comes when a reason begins, and not again before a `GuardEnded` of the same reason.
-
-    >>> GuardFired(samples=64, reason="entropy", value=0.97, bound=0.9, action="rollback").reason
-    'entropy'
+    It is emitted when a reason begins, and not again before a `GuardEnded` of the same reason.
     """
 
     samples: int
@@ -85,12 +67,9 @@ class GuardFired:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardEnded:
-    """A guard alarm has ended: `found` is how often it was found (samples for "unknown", steps for other reasons).
+    """A guard alarm has ended: a window of samples without it has followed.
 
-    It was found over `lasted` samples; a window of samples without it has followed.
-
-    >>> GuardEnded(samples=3000, reason="unknown", found=706, lasted=1500).found
-    706
+    `found` is how often it was found (samples for "unknown", steps for other reasons), over `lasted` samples.
     """
 
     samples: int
@@ -101,11 +80,7 @@ class GuardEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Restarted:
-    """The adapter has become another: it was reset, or has loaded a state.
-
-    >>> Restarted(samples=0).samples
-    0
-    """
+    """The adapter was reset, or has loaded a state."""
 
     samples: int
 
@@ -115,9 +90,9 @@ EventHandler = Callable[[Event], None]
 
 
 class Listener(Callback):
-    """The callback behind `adapter.listen(function)`; what the function raises is logged and does not stop the stream.
+    """The callback behind `adapter.listen(function)`. Exceptions of the function are logged and do not propagate.
 
-    Only an adapter with a listener pays for the numbers in `Updated`: some copies to the host after each update.
+    Only an adapter with a listener computes the numbers in `Updated`: some copies to the host after each update.
     """
 
     def __init__(self, callback: EventHandler) -> None:
@@ -126,9 +101,16 @@ class Listener(Callback):
         self.clock = 0
 
     def after_step(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> None:
-        """Report an update, if the step brought one."""
+        """Report an update, if the step made one."""
         if adapter.learner.updates > self.updates:
-            self.on_event(adapter, self._updated(adapter, logits))
+            updated = Updated(
+                samples=adapter.samples,
+                updates=adapter.learner.updates,
+                entropy=float(entropy(logits.float()).nanmean()),
+                drift=adapter.stats.mean_drift,
+                turnover=self._turnover(adapter),
+            )
+            self.on_event(adapter, updated)
         self.updates = adapter.learner.updates  # a rollback or a reset lowers it
 
     def on_event(self, adapter: AdapterLike, event: object) -> None:
@@ -142,15 +124,6 @@ class Listener(Callback):
         except Exception:
             logger.exception("a listener failed on %s; the adapter continues", type(event).__name__)
 
-    def _updated(self, adapter: AdapterLike, logits: Tensor) -> Updated:
-        return Updated(
-            samples=adapter.samples,
-            updates=adapter.learner.updates,
-            entropy=float(entropy(logits.float()).nanmean()),
-            drift=adapter.stats.mean_drift,
-            turnover=self._turnover(adapter),
-        )
-
     def _turnover(self, adapter: AdapterLike) -> float | None:
         memory = adapter.learner.memory()
         if memory is None:
@@ -161,12 +134,10 @@ class Listener(Callback):
 
 
 class Prometheus:
-    """Events as metrics: the newest numbers of an adapter, and how often a guard has fired, by reason and action.
+    """Events as metrics: the newest numbers, and how often a guard has fired. Needs the extra `prometheus`.
 
-    Needs the extra `prometheus`.
-
-    `adapter.listen(prometheus)`, then serve `prometheus.text()` under /metrics; or give it the registry that your
-    service exposes already.
+    `adapter.listen(prometheus)`, then serve `prometheus.text()` under /metrics; or pass the registry that your service
+    exposes already.
     """
 
     def __init__(self, registry: Any = None) -> None:
@@ -179,7 +150,7 @@ class Prometheus:
         self._fired = self._client.Counter("resitta_guard_fired", fired, ["reason", "action"], registry=self.registry)
 
     def __call__(self, event: Event) -> None:
-        """Take the numbers of one event."""
+        """Record one event."""
         if isinstance(event, Updated):
             for name, gauge in self._gauges.items():
                 if (value := getattr(event, name)) is not None:
@@ -188,7 +159,7 @@ class Prometheus:
             self._fired.labels(reason=event.reason, action=event.action).inc()
 
     def text(self) -> str:
-        """Return all metrics in the text format that Prometheus reads."""
+        """Return all metrics in Prometheus' text format."""
         lines: bytes = self._client.generate_latest(self.registry)
         return lines.decode()
 
@@ -206,18 +177,16 @@ class TensorBoard:
     def __call__(self, event: Event) -> None:
         """Write one event."""
         if isinstance(event, Updated):
-            curves = {"entropy": event.entropy, "drift": event.drift, "turnover": event.turnover}
-            for name, value in curves.items():
-                if value is not None:
+            for name in ("entropy", "drift", "turnover"):
+                if (value := getattr(event, name)) is not None:
                     self.writer.add_scalar(f"resitta/{name}", value, event.samples)
         if isinstance(event, GuardFired):
             self.writer.add_scalar(f"resitta/guard/{event.reason}", event.value, event.samples)
             self.writer.add_text("resitta/guard", f"{event.reason} {event.value:.4g}: {event.action}", event.samples)
-
         if isinstance(event, GuardEnded):
             text = f"{event.reason} has ended: found {event.found} times in {event.lasted} samples"
             self.writer.add_text("resitta/guard", text, event.samples)
 
     def close(self) -> None:
-        """Write what is still waiting."""
+        """Flush and close the file."""
         self.writer.close()

@@ -29,9 +29,9 @@ from resitta.runtime.weight_handoff import PublishedNetwork, mark, weights_of
 from resitta.training.network import Network
 
 ROOM = 256
-"""How many samples may wait; a batch that finds no room is not learned from. One batch always finds room."""
+"""How many samples may wait; further batches are dropped. An empty queue takes a batch of any size."""
 BATCH = 64
-"""How many samples are learned from together, if callers send smaller batches."""
+"""How many samples are learned from at once, if callers send smaller batches."""
 
 
 class Background:
@@ -56,7 +56,7 @@ class Background:
         return self.queue.counters.dropped
 
     def sync(self) -> None:
-        """Wait until everything offered so far has been learned from, and predict with the result."""
+        """Wait until everything offered so far has been learned from and published."""
         self.thread.settle()
         with self.calling():
             pass
@@ -93,7 +93,7 @@ class Background:
         return logits
 
     def _take(self) -> None:
-        """Take the newest weights, after what other threads may still be doing with the network on the device."""
+        """Copy the newest weights, after the work of other threads with the network on the device."""
         weights = self.front.weights
         if self.throttle.last is not None:
             torch.cuda.current_stream(weights.target[0].device).wait_event(self.throttle.last)
@@ -103,7 +103,7 @@ class Background:
     # --- for the holder of the adapter's lock -------------------------------------------------------------------------
 
     def connect(self, adapter: AdapterLike) -> None:
-        """Make the network that predicts, for a learner that is new or was moved to another device or precision."""
+        """Make the network that predicts, for a learner that is new or was converted with `to`."""
         teacher = predictor(adapter.learner, adapter.method.name)
         self.thread.stream = self.throttle.stream = stream_on(teacher.device, self.thread.stream)
         self.throttle.attach(adapter.learner)
@@ -114,7 +114,7 @@ class Background:
             self.publish(adapter)
 
     def publish(self, adapter: AdapterLike) -> None:
-        """Let the very next call predict with what the learner has become."""
+        """Make the next call predict with the learner's present weights."""
         self.front.weights.put(weights_of(adapter), adapter.learner.updates)
         with self.calls:
             self._take()
@@ -130,7 +130,7 @@ class Background:
             self.throttle.wait_for_predictions()
             images, logits = joined(batch, stream)
             teacher = predictor(adapter.learner, adapter.method.name)
-            teacher.channels_last = self.front.network.channels_last  # predicting, it finds out what the model takes
+            teacher.channels_last = self.front.network.channels_last  # found out by predicting
             try:
                 adapter.learn(images, logits)
             finally:
@@ -146,11 +146,7 @@ class Background:
 
 
 def stream_on(device: torch.device, present: torch.cuda.Stream | None) -> torch.cuda.Stream | None:
-    """A stream of a CUDA device, the present one if it is there; elsewhere there is none.
-
-    >>> stream_on(torch.device("cpu"), None) is None
-    True
-    """
+    """A stream of a CUDA device, the present one if possible; None for other devices."""
     if device.type != "cuda":
         return None
     if present is not None and present.device == device:
@@ -159,7 +155,7 @@ def stream_on(device: torch.device, present: torch.cuda.Stream | None) -> torch.
 
 
 def predictor(learner: Learner, name: str) -> Network:
-    """The network that predicts for a learner, if it can learn from predictions that another made."""
+    """The network that predicts for a learner; refuse learners that cannot learn from another's predictions."""
     network = learner.exportable_network()
     if network is None or not learner.learns_from_predictions:
         wanted = "a method that predicts with fixed statistics and learns from a memory, such as resitta or rotta"

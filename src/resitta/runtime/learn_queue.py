@@ -14,7 +14,7 @@ from resitta.runtime.locks import LockRank, new_lock
 
 @dataclass(frozen=True)
 class Counters:
-    """Where predicted samples went since the start: the others add up to `offered`, at every moment.
+    """What became of the predicted samples. The other counters always add up to `offered`.
 
     `dropped`: the queue was full or closed. `skipped`: learning was paused or failed, or the queue was cleared.
     `screened`: they or their client look out-of-distribution. `waiting` includes samples that are being learned from.
@@ -32,8 +32,7 @@ class Counters:
 class Samples:
     """One or several samples of a client that are queued together.
 
-    `logits`: what was predicted, None if the learner has to predict. `ready`: the event after which they are there on
-    the device.
+    `logits`: the predictions, None if the learner has to predict. `ready`: the CUDA event after which they can be used.
     """
 
     images: Tensor
@@ -64,7 +63,7 @@ class LearnQueue:
         self.counters = Counters()
         self.paused = self.closed = False
         self.accepted = 0
-        """Samples that were queued, whatever became of them."""
+        """Samples that were ever queued."""
         self.changed = threading.Condition(new_lock(LockRank.QUEUE))
         """Guards the queue; is notified of the first samples, a full batch, and samples that leave."""
         self._queues: OrderedDict[str, deque[Samples]] = OrderedDict()
@@ -75,7 +74,7 @@ class LearnQueue:
 
     @property
     def finished(self) -> int:
-        """How many of the accepted samples neither wait nor are being learned from."""
+        """Accepted samples that neither wait nor are being learned from."""
         return self.accepted - self.counters.waiting
 
     @property
@@ -114,13 +113,13 @@ class LearnQueue:
         return taken
 
     def settle(self, *, learned: int = 0, skipped: int = 0, screened: int = 0) -> None:
-        """Account for samples that were taken."""
+        """Count samples that were taken as done."""
         with self.changed:
             self._count(learned=learned, skipped=skipped, screened=screened, waiting=-learned - skipped - screened)
             self.changed.notify_all()
 
     def record(self, samples: int, screened: int = 0) -> None:
-        """Account for samples that were predicted and, but for some, learned from without waiting here."""
+        """Count samples that were predicted and learned from, except for `screened`, without being queued."""
         with self.changed:
             became = {"skipped": samples} if self.paused else {"learned": samples - screened, "screened": screened}
             self._count(offered=samples, **became)
@@ -137,7 +136,7 @@ class LearnQueue:
             self._clear("dropped")
 
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
-        """Move or convert the samples that wait, as their adapter was."""
+        """Move or convert the waiting samples, after `adapter.to`."""
         with self.changed:
             for client, waiting in self._queues.items():
                 self._queues[client] = deque(_converted(samples, fn) for samples in waiting)
@@ -178,13 +177,7 @@ class LearnQueue:
 
 
 def joined(batch: Sequence[Samples], stream: torch.cuda.Stream | None = None) -> tuple[Tensor, Tensor | None]:
-    """All images of a batch, and all logits if all are known, ready for use in a stream.
-
-    >>> one = Samples(torch.zeros(1, 3, 8, 8), torch.zeros(1, 5))
-    >>> images, logits = joined([one, one])
-    >>> len(images), logits.shape
-    (2, torch.Size([2, 5]))
-    """
+    """Concatenate the images of a batch, and the logits if all are known, for use in a stream."""
     for samples in batch:
         if stream is not None and samples.ready is not None:
             stream.wait_event(samples.ready)
@@ -192,11 +185,10 @@ def joined(batch: Sequence[Samples], stream: torch.cuda.Stream | None = None) ->
                 if tensor is not None:
                     tensor.record_stream(stream)
     logits = [samples.logits for samples in batch if samples.logits is not None]
-    return _cat([samples.images for samples in batch]), _cat(logits) if len(logits) == len(batch) else None
-
-
-def _cat(tensors: list[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    if len(batch) == 1:  # no copy
+        return batch[0].images, batch[0].logits
+    images = torch.cat([samples.images for samples in batch])
+    return images, torch.cat(logits) if len(logits) == len(batch) else None
 
 
 def _converted(samples: Samples, fn: Callable[[Tensor], Tensor]) -> Samples:

@@ -1,4 +1,4 @@
-"""The one thread that learns: from a queue of samples, and between tasks that need the learner for themselves."""
+"""The one thread that learns from a queue of samples, and runs tasks that need exclusive access to the learner."""
 
 import os
 import threading
@@ -17,24 +17,24 @@ from resitta.runtime.locks import new_lock
 
 T = TypeVar("T")
 JOIN_SECONDS = 10.0
-"""How long the end of the thread's user waits for the step under way."""
+"""How long the thread's user waits for the step under way when it is closed or deleted."""
 
 
 class LearnerThread:
     """Learns from the samples of a queue, in a thread that starts with the first sample, task or `start`.
 
-    As a context manager it is a lock: what was offered before has been learned from, and nothing else is learned from
-    while the block lasts. `submit` runs a task in the thread instead, before the next batch.
+    As a context manager it is a lock: samples offered before have been learned from, and no others while it is held.
+    `submit` runs a task in the thread instead, before the next batch.
 
     Args:
         queue: where samples wait.
         learn: learns from a batch and returns how many of its samples it used; the rest counts as screened.
-        failed: is told of an exception of `learn`. The batch counts as skipped.
+        failed: is called with an exception of `learn`. The batch counts as skipped.
         tick: is called after every batch and task, and at least every `every` seconds.
         gather: how many seconds the first sample of a batch waits for the others.
         lock: held while learning and during tasks.
 
-    `learn`, `failed` and `tick` are methods of one object, which the thread does not keep alive: it ends with it.
+    `learn`, `failed` and `tick` are methods of one object. The thread holds it weakly and ends with it.
 
     >>> from resitta import adapt
     >>> from resitta.conformance import tiny_network
@@ -135,10 +135,10 @@ class LearnerThread:
     def __enter__(self) -> Self:
         if not self._owns():
             self.settle()
-            self._hold(1)  # the lock is not fair: the thread could take it again and again
+            self._hold(1)  # locks are not fair: the thread could take it again and again
             try:
                 self._lock.__enter__()
-            except BaseException:  # of a signal's handler
+            except BaseException:  # raised by a signal handler
                 self._hold(-1)
                 raise
             self._owner = threading.get_ident()
@@ -149,7 +149,7 @@ class LearnerThread:
         self._depth -= 1
         if self._depth:
             return
-        if self.stream is not None:  # what was done to the learner comes first on the device, too
+        if self.stream is not None:  # later work in the thread's stream must see changes of the learner
             self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         self._owner = None
         self._lock.__exit__(None, None, None)
@@ -187,7 +187,7 @@ class LearnerThread:
         return len(self.queue) > 0 and not self._holds
 
     def step(self) -> bool:
-        """Run all tasks and learn from one batch, in the calling thread; return False if the thread's user is gone."""
+        """Run all tasks and learn from one batch, in the calling thread; return False if the user was deleted."""
         learn, failed = self._learn(), self._failed()
         if learn is None or failed is None:
             return False
@@ -228,7 +228,7 @@ class LearnerThread:
                 self._owner, self._depth = None, 0
 
     def forked(self) -> None:
-        """Forget, in a forked process, the threads that did not come along and what they were waiting for."""
+        """In a forked process, drop the threads that exist only in its parent, and their tasks."""
         self._thread = None
         self._tasks.clear()
         self._settling = 0

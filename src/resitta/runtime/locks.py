@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def synchronized(method: F) -> F:
-    """Let a method run only while no other synchronized method of its object runs in another thread.
+    """Decorate a method to hold its object's lock, with signals deferred.
 
     The object keeps its lock, made by `new_lock`, as the attribute `lock`.
 
@@ -60,7 +60,7 @@ def defer_signals() -> Iterator[None]:
     handlers = _handlers() if threading.current_thread() is threading.main_thread() else {}
     try:
         for number in handlers:
-            signal.signal(number, came.setdefault)  # note it, do nothing yet
+            signal.signal(number, came.setdefault)  # only record it
         yield
     finally:
         for number, handler in reversed(handlers.items()):
@@ -89,9 +89,9 @@ class LockRank(IntEnum):
 
 
 PATIENCE = 1.0
-"""How many seconds a fork waits for one lock, at first, before it releases those it has and tries again."""
+"""Seconds that a fork first waits for a lock before it releases those it has and tries again."""
 RESEND = 0.1
-"""How many seconds after a fork deferred signals are sent again: what a handler raises inside a fork is lost."""
+"""Seconds after a fork when deferred signals are sent again: an exception raised inside a fork is lost."""
 
 _locks: weakref.WeakValueDictionary[tuple[LockRank, int], Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -101,7 +101,7 @@ _fork = threading.local()
 
 
 def new_lock(rank: LockRank = LockRank.ADAPTER) -> "threading.RLock":
-    """Make a lock that its holder may take again and that no forked process inherits in a locked state.
+    """Make a reentrant lock that no forked process inherits in a locked state.
 
     >>> lock = new_lock()
     >>> with lock, lock:
@@ -116,8 +116,8 @@ def new_lock(rank: LockRank = LockRank.ADAPTER) -> "threading.RLock":
 def _take_all() -> None:
     """Wait for running changes: a forked process has no other threads that could complete them.
 
-    Locks are taken in the order of their ranks, in which this thread and one in the middle of a change cannot wait for
-    each other. Where other code nests adapters in another order, running out of patience ends such a wait.
+    Taking locks in the order of their ranks avoids deadlocks; the timeout resolves those of code that nests adapters
+    in another order.
     """
     handlers = _handlers() if threading.current_thread() is threading.main_thread() else {}
     came: dict[int, Any] = {}
@@ -132,7 +132,7 @@ def _take_all() -> None:
 
 
 def _taken(patience: float) -> bool:
-    """Take every lock there is, or none."""
+    """Take all locks, or none."""
     with _making:
         locks = sorted(_locks.items(), key=itemgetter(0))
     _fork.held = held = []
@@ -155,14 +155,14 @@ def _give_all_back() -> None:
 
 
 def _resend_signals() -> None:
-    """Send the signals that came while the fork waited again, once it is over."""
+    """Send signals that came while the fork waited again, after it."""
     over = threading.Event()
 
     def resend(numbers: list[int]) -> None:
         over.wait()
         time.sleep(RESEND)
         for number in numbers:
-            os.kill(os.getpid(), number)  # of the process: the main thread may be waiting
+            os.kill(os.getpid(), number)  # to the process, which interrupts a waiting main thread
 
     if _fork.came:
         threading.Thread(target=resend, args=(list(_fork.came),), daemon=True).start()

@@ -10,10 +10,10 @@ A = TypeVar("A", bound=AdapterLike)
 
 
 class Pause(Generic[A]):
-    """One such block: the adapter pauses while any of these is in the set `adapter.pauses`.
+    """One such block: the adapter is paused while any of them is in the set `adapter.pauses`.
 
-    The set is safe against exceptions that a signal handler raises at any moment: adding and removing are idempotent,
-    unlike counting, and it holds weak references, so that a pause whose exit was interrupted ends with its object.
+    The set is safe against exceptions of signal handlers: adding and removing are idempotent, unlike counting, and it
+    holds weak references, so that a pause whose exit was interrupted ends with its object.
     """
 
     def __init__(self, adapter: A) -> None:

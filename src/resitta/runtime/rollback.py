@@ -18,7 +18,7 @@ Undo = Callable[[], None]
 
 
 class Rollback:
-    """Keeps what a module owns: parameters, buffers, the state of optimizers, memories, what `get_extra_state` returns.
+    """Saves what a module owns: parameters, buffers, optimizer state, memories, and what `get_extra_state` returns.
 
     Tensors are restored in place, since optimizers, recorded CUDA graphs and networks of other threads hold them. They
     are copied in one operation, into buffers that are reused from one change to the next.
@@ -54,10 +54,10 @@ class Rollback:
             raise
 
     def keep(self, *, tensors: bool = True) -> Undo:
-        """Keep everything, and return the function that restores it.
+        """Save everything, and return the function that restores it.
 
-        Without `tensors`, keep only the host's side. That suffices for a step that adds to memories, as its last
-        operation on a device, and otherwise changes only what `get_extra_state` returns copies of.
+        Without `tensors`, save only state on the host. That suffices for a step that changes nothing but memories, as
+        its last operation on a device, and what `get_extra_state` returns copies of.
         """
         draws = None if self.generator is None else self.generator.get_state()
         undo = self._keep_all() if tensors else self._keep_host_side()
@@ -112,8 +112,8 @@ class Tensors:
 
     def current(self) -> bool:
         """Whether the tensors are still those that are held, of the same types and on the same devices."""
-        same = all(optimizer.state is state for optimizer, state in self._states)
-        return same and all(holder.current() for holder in self._holders) and self._nature == _nature(self._originals)
+        held = all(optimizer.state is state for optimizer, state in self._states)
+        return held and all(holder.current() for holder in self._holders) and self._nature == _nature(self._originals)
 
     def keep(self) -> None:
         """Copy the values."""
@@ -149,7 +149,7 @@ class Holder:
         return len(self.place) == len(self.values) and all(map(operator.is_, self.place.values(), self.values))
 
     def restore(self) -> None:
-        """Let it hold exactly these again."""
+        """Put the original objects back."""
         if not self.current():
             self.place.clear()
             self.place.update(zip(self._keys, self.values, strict=True))
@@ -170,7 +170,7 @@ def _optimizers(module: nn.Module) -> list[Optimizer]:
 
 
 def _has_extra_state(module: nn.Module) -> bool:
-    """Whether a module has more extra state than that of its optimizer, which is kept as tensors."""
+    """Whether a module has extra state besides that of its optimizer, which is saved as tensors."""
     if type(module).get_extra_state is nn.Module.get_extra_state:
         return False
     state = module.get_extra_state() if _optimizers(module) else None
@@ -201,13 +201,7 @@ def _copied(state: Any, kept: Collection[int]) -> Any:
 
 
 def copies(tensors: list[Tensor]) -> list[Tensor]:
-    """Copy tensors, all of one device and type at once.
-
-    >>> original = torch.ones(2)
-    >>> copied = copies([original])
-    >>> copied[0] is original, copied
-    (False, [tensor([1., 1.])])
-    """
+    """Copy tensors, all of one device and type at once."""
     twins = [torch.empty_like(tensor) for tensor in tensors]
     with torch.no_grad():
         for group in _alike(tensors):

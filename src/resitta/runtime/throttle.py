@@ -1,8 +1,8 @@
-"""Throttle: an update that makes way for predictions, layer by layer.
+"""Throttle: updates yield to predictions at every normalisation layer.
 
-A device executes what it is given in order, so a prediction that comes while a whole update is queued would wait for
-all of it. A throttled update is queued in small pieces: at every normalisation layer, in the forward and in the
-backward pass, it waits for its own work to be done and for predictions to pass.
+A device executes its queue in order, so a prediction submitted after a whole update would wait for all of it. A
+throttled update is submitted in small pieces: at every normalisation layer, in the forward and in the backward pass, it
+waits until its own work is done and no prediction is pending.
 """
 
 import time
@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from resitta.norm.bn_layers import AdaptiveBN
 
 MAX_WAIT = 0.005
-"""How many seconds a layer waits for predictions at most: under full load updates are slow, but they progress."""
+"""Seconds that a layer waits for predictions at most, so that updates progress under full load."""
 POLL_SECONDS = 0.0001
 
 
@@ -76,4 +76,4 @@ class Throttle:
         self.wait_for_predictions()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # copies of a network, for an export, do not learn
+        return self  # copies of a network for export do not learn

@@ -1,4 +1,4 @@
-"""Publication of weights: a learner hands over all tensors of a version at once, through a double buffer."""
+"""Atomic publication of weights through a double buffer."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ from resitta.training.network import Network, Trained
 
 
 class WeightHandoff:
-    """Copies the tensors of one thread to those of another, in place, by way of a buffer.
+    """Copies tensors from one thread to another, in place, through a buffer.
 
     `put` copies its source to the buffer and returns when that is done on the device. `take` copies the buffer to
-    `target` if it holds another version; it never waits for a `put`, and does not wait for the device.
+    `target` if it is newer; it waits neither for a `put` nor for the device.
 
     >>> target = [torch.tensor(0.0), torch.tensor(0.0)]
     >>> weights = WeightHandoff(target)
@@ -98,12 +98,12 @@ def weights_of(adapter: AdapterLike) -> list[Tensor]:
     """The tensors to publish for an adapter that has a `PublishedNetwork`."""
     teacher = adapter.learner.exportable_network()
     if teacher is None or not adapter.learner.learns_from_predictions:
-        teacher = adapter.source.around(adapter.export())  # whatever its layers are, in their ordinary form
+        teacher = adapter.source.around(adapter.export())  # with plain layers
     return learned(teacher)
 
 
 def learned(network: Network) -> list[Tensor]:
-    """All that learning changes in a network, in the same order however its layers are wrapped.
+    """All tensors that learning changes in a network, in an order that does not depend on how layers are wrapped.
 
     >>> from torch import nn
     >>> fork = Network(nn.BatchNorm2d(3)).fork("affine")
@@ -115,7 +115,7 @@ def learned(network: Network) -> list[Tensor]:
 
 
 def changes(before: Sequence[Tensor], after: Sequence[Tensor]) -> dict[int, Tensor]:
-    """The tensors that differ, by their place: what another process needs that has the others.
+    """The tensors that differ, by index: the update for another process.
 
     >>> changes([torch.zeros(1), torch.zeros(1)], [torch.zeros(1), torch.ones(1)])
     {1: tensor([1.])}
@@ -125,11 +125,7 @@ def changes(before: Sequence[Tensor], after: Sequence[Tensor]) -> dict[int, Tens
 
 
 def mark(tensor: Tensor) -> torch.cuda.Event | None:
-    """An event after all work given to a CUDA tensor's device so far in the current stream; elsewhere work is done.
-
-    >>> mark(torch.zeros(1)) is None
-    True
-    """
+    """Record an event in the current stream of a CUDA tensor's device; None for other devices."""
     if not tensor.is_cuda:
         return None
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]

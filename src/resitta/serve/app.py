@@ -1,4 +1,4 @@
-"""The FastAPI application around an engine: routes, pages and error responses."""
+"""The FastAPI application around a service: routes, pages and error responses."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
@@ -42,9 +42,9 @@ LINGER_BYTES, LINGER_SECONDS = 32 * 2**20, 2.0
 
 
 def create_app(
-    engine: Service, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None
+    service: Service, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None
 ) -> FastAPI:
-    """Create the service around an engine, which it starts and closes.
+    """Create the application around a service, which it starts and closes.
 
     `token` protects the routes of `AdminRoutes`. `names` are the host names it answers to; None means any.
     """
@@ -52,7 +52,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
         async with predict.decoders:
-            with engine:
+            with service:
                 yield
 
     app = FastAPI(
@@ -64,10 +64,10 @@ def create_app(
         redirect_slashes=False,
         dependencies=[Depends(check_site)],
     )
-    predict = PredictRoutes(engine, resize)
-    app.state.token, app.state.limits, app.state.metrics = token, engine.limits, predict.metrics
+    predict = PredictRoutes(service, resize)
+    app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
-    app.include_router(AdminRoutes(engine).routes(), dependencies=[Depends(require_token(token))])
+    app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     for path, (package, file, kind) in PAGES.items():
         content = files(package).joinpath(file).read_bytes()
         app.add_api_route(path, _page(content, kind), include_in_schema=False)

@@ -1,4 +1,4 @@
-"""Which clients are learned from: samples are screened client by client, before the guard that all of them share."""
+"""Screens samples client by client, before the guard that all clients share."""
 
 import hashlib
 import itertools
@@ -17,28 +17,23 @@ from torch import Tensor
 
 from resitta.adapter import Adapter
 from resitta.monitor.guard.exposure import Exposure
-from resitta.monitor.guard.guard_state import COMPANY
+from resitta.monitor.guard.guard_state import RATE_SAMPLES
 from resitta.monitor.guard.ood_filter import unknown
 from resitta.serve.events import Events
-from resitta.serve.influence import Influences
+from resitta.serve.influence import Influences, by_client
 
 logger = logging.getLogger(__name__)
-LOSES = 0.5
-"""The share of unknown images among a client's last ones above which it is no longer learned from."""
-
-REGAINS = 0.25
-"""The share below which it is learned from again."""
-
+LOSES, REGAINS = 0.5, 0.25
+"""The share of unknown images above which a client is no longer learned from, and below which it is again."""
 RECENT = 1000
 """For how many samples of all clients together a client counts as present."""
-
 TOLD = 10
-"""How many such changes are told at once; beyond that one in `RECENT` samples, lest they push other events out."""
+"""Events about clients at once; beyond that one in `RECENT` samples, so that they do not push other events out."""
 
 
 @dataclass
 class Client:
-    """What is known of one client: where its images went, and the share of unknown ones among its last 64 or so."""
+    """The counters of one client, and the EMA of its share of unknown images."""
 
     number: int
     name: str
@@ -52,35 +47,34 @@ class Client:
     exposure: Exposure = field(default_factory=Exposure)
 
     @property
-    def has_voice(self) -> bool:
-        """Whether it is learned from."""
+    def is_allowed(self) -> bool:
+        """Whether the client is learned from."""
         return not (self.is_unknown or self.is_harmful)
 
     def judge(self, images: int, unknown: int) -> None:
-        """Take so many images into the share of unknown ones."""
+        """Update the share of unknown images."""
         self.unknown += unknown
-        weight = 1 - math.exp(-images / COMPANY)
+        weight = 1 - math.exp(-images / RATE_SAMPLES)
         self.unknown_share += weight * (unknown / images - self.unknown_share)
         self.is_unknown = self.unknown_share > (REGAINS if self.is_unknown else LOSES)
 
 
-class Voices:
+class ClientScreening:
     """Decides for each image whether it may be learned from. For one thread: the writer's.
 
-    While several clients send, images that look like nothing known (`monitor.guard`) are left out here, so that they
-    cannot make the shared guard close the memory to everyone. A client whose images are mostly unknown loses its
-    voice: all its images are predicted, none is learned from, until they look known again. So does a client whose
-    images move the predictions of the others (see `Influences`). Both is told by an event. A client that
-    sends alone is left to the guard, which treats unknown images in the same way.
+    While several clients send, out-of-distribution images (`monitor.guard`) are left out here, so that they cannot make
+    the shared guard close the memory to everyone. A client whose images are mostly unknown is muted: its images are
+    predicted, but none is learned from until they look known again. So is a client whose images move the predictions
+    of the others (see `Influences`). Both are logged as events. A client that sends alone is left to the guard.
 
-    At most `most` clients are remembered; the one that was silent for the longest time is forgotten first.
+    At most `most` clients are remembered; the least recently seen one is forgotten first.
 
     >>> import resitta
     >>> from resitta.conformance import tiny_network
-    >>> voices = Voices(resitta.adapt(tiny_network(), guard=True), Events())
+    >>> screening = ClientScreening(resitta.adapt(tiny_network(), guard=True), Events())
     >>> images, logits = torch.rand(2, 3, 8, 8), torch.tensor([[9.0, 0, 0], [9.0, 0, 0]])
     >>> images[1] = 0
-    >>> voices.hear(images, logits, ["192.0.2.1", "192.0.2.2"]).tolist()
+    >>> screening.allowed(images, logits, ["192.0.2.1", "192.0.2.2"]).tolist()
     [True, False]
     """
 
@@ -97,8 +91,8 @@ class Voices:
         self._told: deque[int] = deque(maxlen=TOLD)
         self.influences = Influences(adapter)
 
-    def hear(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which images may be learned from, and remember how many of each client look like nothing known."""
+    def allowed(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which images may be learned from, and update the unknown share of each client."""
         self._meet(keys)
         if self._is_alone() and not self.muted.intersection(keys):
             return np.ones(len(keys), dtype=np.bool_)
@@ -109,34 +103,35 @@ class Voices:
         return ~found & np.array([key not in self.muted for key in keys], dtype=np.bool_)
 
     def attribute(self, updates: int) -> None:
-        """After so many updates: measure what a client does to the others, if that is due, and act on it."""
+        """After so many updates, measure the influence of a client, if one is due, and mute or unmute it."""
         key = self.influences.measure(updates)
         if key is not None and (client := self._clients.get(key)) is not None:
-            had_voice, influence = client.has_voice, self.influences[key]
+            was_allowed, influence = client.is_allowed, self.influences[key]
             client.is_harmful = influence.harmful
             self.harmful = self.harmful | {key} if influence.harmful else self.harmful - {key}
             rise = 0.0 if influence.effect is None else influence.effect.rise
-            self._settle(key, client, had_voice, f"its images change the loss of others by {rise:+.0%} of log C")
+            self._settle(key, client, was_allowed, f"its images change the loss of others by {rise:+.0%} of log C")
 
     def numbers(self, keys: Sequence[str]) -> list[int]:
         """The number of each image's client."""
         return [self._client(key).number for key in keys]
 
     def count(self, keys: Sequence[str], learned: NDArray[np.bool_]) -> None:
-        """Note what became of images."""
+        """Count which images were learned from."""
         for key, is_learned in zip(keys, learned.tolist(), strict=True):
             client = self._clients[key]
             client.learned += is_learned
             client.screened += not is_learned
 
     def listing(self, top: int = 20) -> list[dict[str, Any]]:
-        """The clients that sent most images, as JSON: under names that do not tell who they are."""
+        """The clients that sent most images, as JSON, under pseudonyms."""
         most = sorted(self._clients.values(), key=lambda client: -client.learned - client.screened)[:top]
-        shown = ("name", "learned", "screened", "unknown", "has_voice", "is_unknown", "is_harmful")
-        return [{name: getattr(client, name) for name in shown} for client in most]
+        names = {name: name for name in ("name", "learned", "screened", "unknown")}
+        names |= {"has_voice": "is_allowed", "is_unknown": "is_unknown", "is_harmful": "is_harmful"}
+        return [{key: getattr(client, name) for key, name in names.items()} for client in most]
 
     def _meet(self, keys: Sequence[str]) -> None:
-        """Note who sends; forget who has not sent for the longest time."""
+        """Record which clients send; forget the least recently seen ones."""
         self._clock += len(keys)
         present = dict.fromkeys(keys)
         for key in present:
@@ -153,12 +148,12 @@ class Voices:
         return self._clients[key]
 
     def _is_alone(self) -> bool:
-        """Whether no other client has sent anything lately."""
+        """Whether no other client has sent anything recently."""
         newest = list(itertools.islice(reversed(self._clients.values()), 2))
         return len(newest) < 2 or newest[1].last <= self._clock - RECENT
 
     def _unknown(self, images: Tensor, logits: Tensor, keys: Sequence[str]) -> NDArray[np.bool_]:
-        """Which images the guard would not let in, for themselves; none where it does not look at them."""
+        """Which images the guard would reject one by one; none if it does not screen."""
         guard = self.adapter.guard
         if guard is None or not guard.guard.screen or self.adapter.learner.memory() is None:
             return np.zeros(len(images), dtype=np.bool_)
@@ -166,7 +161,7 @@ class Voices:
         with torch.no_grad():
             pixels = self.adapter.source.pixels(images)
             found = unknown(pixels, logits, **bounds)
-            for key, places in _by_client(keys).items():
+            for key, places in by_client(keys).items():
                 client, chosen = self._clients[key], torch.tensor(places, device=found.device)
                 client.exposure, saturated = client.exposure.add(pixels[chosen], bound=guard.guard.max_clipped)
                 found[chosen] |= saturated
@@ -177,34 +172,22 @@ class Voices:
         total, unknown = Counter(keys), Counter(itertools.compress(keys, found.tolist()))
         for key, images in total.items():
             client = self._clients[key]
-            had_voice = client.has_voice
+            was_allowed = client.is_allowed
             client.judge(images, unknown[key])
             share = f"{client.unknown_share:.0%} of its last images look like nothing known"
-            self._settle(key, client, had_voice, share)
+            self._settle(key, client, was_allowed, share)
 
-    def _settle(self, key: str, client: Client, had_voice: bool, reason: str) -> None:
-        """Mute the client or let it speak again, if that has changed, and tell why."""
-        if client.has_voice == had_voice:
+    def _settle(self, key: str, client: Client, was_allowed: bool, reason: str) -> None:
+        """Mute or unmute the client, if that has changed, and report the reason."""
+        if client.is_allowed == was_allowed:
             return
-        self.muted = self.muted - {key} if client.has_voice else self.muted | {key}
-        text = "is learned from again" if client.has_voice else "is predicted, but no longer learned from"
+        self.muted = self.muted - {key} if client.is_allowed else self.muted | {key}
+        text = "is learned from again" if client.is_allowed else "is predicted, but no longer learned from"
         if len(self._told) < TOLD or self._clock - self._told[0] >= TOLD * RECENT:
             self.events.add("guard", f"client {client.name} {text}: {reason}")
             self._told.append(self._clock)
         logger.warning("client %s (%s) %s: %s", client.name, key, text, reason)
 
     def _name(self, key: str) -> str:
-        """A short name from which nobody can find the address."""
+        """A pseudonym that does not reveal the address."""
         return hashlib.blake2s(key.encode(), key=self._salt, digest_size=4).hexdigest()
-
-
-def _by_client(keys: Sequence[str]) -> dict[str, list[int]]:
-    """The places of each client's images in a batch.
-
-    >>> _by_client(["a", "b", "a"])
-    {'a': [0, 2], 'b': [1]}
-    """
-    places: dict[str, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
-    return places

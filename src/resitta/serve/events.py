@@ -3,13 +3,10 @@
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import GuardEnded, GuardFired
-
-if TYPE_CHECKING:
-    from resitta.adapter import Adapter
 
 Kind = Literal["control", "guard", "failure"]
 
@@ -39,10 +36,13 @@ class Events(Callback):
         """Add an entry, dated now."""
         self._events.append(LogEntry(time.time(), kind, text))
 
-    def on_event(self, adapter: "Adapter", event: object) -> None:
+    def on_event(self, adapter: Any, event: object) -> None:
         """Log that a guard fired, and that its reason ended."""
         if isinstance(event, GuardFired):
-            self.add("guard", _sentence(event))
+            text = f"{event.reason} is {event.value:.4g}, allowed is {event.bound:.4g}: {event.action}"
+            if event.reason == "unknown":
+                text = f"{event.value:.0f} images looked like nothing known and did not enter the memory"
+            self.add("guard", text)
         if isinstance(event, GuardEnded):
             found = f"{event.found} {'images' if event.reason == 'unknown' else 'steps'} in {event.lasted} samples"
             self.add("guard", f"{event.reason} has ended: {found}")
@@ -50,9 +50,3 @@ class Events(Callback):
     def newest(self) -> list[LogEntry]:
         """Return the entries, the newest first."""
         return list(self._events)[::-1]
-
-
-def _sentence(fired: GuardFired) -> str:
-    if fired.reason == "unknown":
-        return f"{fired.value:.0f} images looked like nothing known and did not enter the memory"
-    return f"{fired.reason} is {fired.value:.4g}, allowed is {fired.bound:.4g}: {fired.action}"

@@ -43,11 +43,6 @@ class Second:
     latencies: list[float] = field(default_factory=list)
     summary: Point | None = None
 
-    def finish(self) -> None:
-        """Compute the point and drop the latencies it was computed from."""
-        self.summary = self.point()
-        self.latencies = []
-
     def point(self) -> Point:
         """Return means and quantiles; latencies in milliseconds."""
         if self.summary is not None:
@@ -85,7 +80,8 @@ class TrafficHistory:
         now = int(self.clock())
         if not self._seconds or self._seconds[-1].time != now:
             if self._seconds:
-                self._seconds[-1].finish()
+                last = self._seconds[-1]
+                last.summary, last.latencies = last.point(), []
             self._seconds.append(Second(now))
             self._forget(now)
         second = self._seconds[-1]

@@ -4,11 +4,7 @@ from resitta.errors import ResittaError
 
 
 class Refused(ResittaError):
-    """The request cannot be served; nothing was predicted or learned. The message is sent to the client.
-
-    >>> Refused(413, "too many images").status
-    413
-    """
+    """The request cannot be served; nothing was predicted or learned. The message is sent to the client."""
 
     def __init__(self, status: int, sentence: str, *, close: bool = False) -> None:
         super().__init__(sentence)

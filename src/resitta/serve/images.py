@@ -99,7 +99,9 @@ class Decoder:
             with Image.open(io.BytesIO(raw), formats=FORMATS) as picture:
                 seen = picture.width * picture.height
                 self._check_pixels(pixels + seen, work + seen * passes)
-                self._check_memory(files.memory(picture, passes))
+                if (needed := files.memory(picture, passes)) > self.max_memory:
+                    found = f"decoding an image may take {self.max_memory >> 20} MiB, this one takes {needed >> 20}"
+                    raise Refused(413, f"{found}; make it smaller, or save it as a baseline JPEG")
                 return [self._fit(rgb(picture))], seen, passes
         except UnidentifiedImageError:
             raise Refused(415, "the data is not JPEG, PNG, WebP or npy; convert it to one of them") from None
@@ -109,11 +111,6 @@ class Decoder:
             raise
         except Exception as error:  # Pillow's decoders raise nearly anything on damaged files
             raise Refused(400, f"an image is damaged ({type(error).__name__}); send the whole file") from error
-
-    def _check_memory(self, needed: int) -> None:
-        if needed > self.max_memory:
-            most = f"decoding an image may take {self.max_memory >> 20} MiB"
-            raise Refused(413, f"{most}, this one takes {needed >> 20}; make it smaller, or save it as a baseline JPEG")
 
     def _fit(self, picture: Image.Image) -> Array:
         """Crop and resize in one step, so that a very long picture is never enlarged along its length."""
@@ -188,11 +185,7 @@ def read_npy(raw: bytes) -> Array:
 
 
 def media_type(content_type: str) -> str:
-    """Return a content type without its parameters.
-
-    >>> media_type("Multipart/Form-Data; boundary=x")
-    'multipart/form-data'
-    """
+    """Return a content type without its parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 

@@ -1,9 +1,9 @@
-"""What one client's images do to the predictions of the others: measured on a network of its own, one client at a time.
+"""Measures how one client's images change the predictions for the others, one client at a time.
 
 The measured network is a copy of the teacher. Its statistics move towards the client's last images, as updates from
-this client alone would move them, and the last images of the other clients are predicted before and after. Nothing
-here touches the learner or draws at random. Only forward passes are needed: within a few updates it is the statistics
-that move predictions, since the teacher's parameters follow the student by a thousandth of the way at each.
+this client alone would move them, and the last images of the other clients are predicted before and after. Neither the
+learner nor a random generator is touched. Forward passes suffice: within a few updates it is the statistics that move
+predictions, since the EMA of the teacher's parameters has a rate of 0.001.
 """
 
 import math
@@ -36,24 +36,24 @@ RATE = 0.2
 """How far the statistics move towards the client's: as in four or five updates of ResiTTA from its images alone."""
 
 PRESENT = 16
-"""Of how many clients images are kept, those that sent last."""
+"""Of how many clients images are kept: the most recent ones."""
 
 HARMFUL = 0.05
-"""The rise of the others' loss, as a share of log C, from which on a client's effect is harmful."""
+"""The rise of the others' loss, as a share of log C, above which a client's effect is harmful."""
 
 CERTAIN = 0.2
 """The source's entropy on a client's images, as a share of that on the others', below which they need no learning."""
 
 STRIKES = 3
-"""How many more measurements must be harmful than not before a client loses its voice, and the reverse."""
+"""How many more measurements must be harmful than not before a client is muted, and the reverse."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a measurement has found, as shares of log C.
+    """The result of a measurement, as shares of log C.
 
-    `rise`: by how much the loss of the others' images rises, with the labels that they are given now, the median over
-    these clients. `entropy`: that of the source model on the client's own images, the mean.
+    `rise`: by how much the loss of the others' images rises, with their present labels; the median over these clients.
+    `entropy`: the mean entropy of the source model on the client's own images.
     """
 
     rise: float
@@ -62,7 +62,7 @@ class Effect:
 
 @dataclass
 class Influence:
-    """What is known of one client's effect; its last images wait to be measured."""
+    """One client's effect so far, and its last images, which wait to be measured."""
 
     images: deque[Tensor] = field(default_factory=lambda: deque(maxlen=OWN))
     fresh: int = 0
@@ -71,7 +71,7 @@ class Influence:
     harmful: bool = False
 
     def judge(self, effect: Effect, others: Sequence[Effect]) -> bool:
-        """Take in a measurement; return whether the client has become harmful by it, or ceased to be.
+        """Add a measurement; return whether it changes `harmful`.
 
         >>> influence, bad = Influence(), Effect(rise=0.2, entropy=0.0)
         >>> [influence.judge(bad, [Effect(rise=0.0, entropy=0.3)]) for _ in range(4)]
@@ -86,12 +86,11 @@ class Influence:
 
 
 def is_harmful(effect: Effect, others: Sequence[Effect]) -> bool:
-    """Whether a client moves the others' predictions, far more than these do each other's, and for no need.
+    """Whether a client moves the others' predictions far more than these do each other's, without needing adaptation.
 
-    An honest client in another domain raises the loss of the others, too, nearly as much as an attack. What it has and
-    an attack has not is a need to be learned from: the source model is uncertain of its images. A client whose
-    images the source is sure of loses nothing by not being learned from, whatever it is. Where no other client has been
-    measured there is nothing to compare with.
+    An honest client in another domain raises the loss of the others nearly as much as an attack. But it needs to be
+    learned from: the source model is uncertain of its images. A client whose images the source is certain of loses
+    nothing by not being learned from. Without another measured client there is nothing to compare with.
 
     >>> attack, foreign = Effect(rise=0.1, entropy=0.001), Effect(rise=0.1, entropy=0.3)
     >>> is_harmful(attack, [Effect(rise=0.0, entropy=0.2)]), is_harmful(foreign, [Effect(rise=0.0, entropy=0.2)])
@@ -107,7 +106,7 @@ def is_harmful(effect: Effect, others: Sequence[Effect]) -> bool:
 
 
 def loss_rise(before: Tensor, after: Tensor, counts: Sequence[int]) -> float:
-    """The rise of the cross-entropy with the labels of before, as a share of log C: the median over clients.
+    """The rise of the cross-entropy with the labels predicted before, as a share of log C: the median over clients.
 
     `counts`: how many rows each client has, one client after the other.
 
@@ -122,8 +121,20 @@ def loss_rise(before: Tensor, after: Tensor, counts: Sequence[int]) -> float:
     return median(means) / math.log(before.shape[1])
 
 
+def by_client(keys: Sequence[str]) -> dict[str, list[int]]:
+    """The positions of each client's images in a batch.
+
+    >>> by_client(["a", "b", "a"])
+    {'a': [0, 2], 'b': [1]}
+    """
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return places
+
+
 class Influences:
-    """Measures clients in turn, each with images it has not been measured with; one under suspicion is next.
+    """Measures clients in turn, each with new images; a suspected one comes first.
 
     >>> import resitta
     >>> from resitta.conformance import tiny_network
@@ -146,10 +157,8 @@ class Influences:
         return self._known.get(key) or Influence()
 
     def keep(self, images: Tensor, keys: Sequence[str]) -> None:
-        """Keep two images of each client in a batch, that a client's images are not all of one moment."""
-        places: dict[str, list[int]] = {}
-        for place, key in enumerate(keys):
-            places.setdefault(key, []).append(place)
+        """Keep two images of each client in a batch, so that a client's images are not all of one moment."""
+        places = by_client(keys)
         for key, own in places.items():
             influence = self._known.setdefault(key, Influence())
             self._known.move_to_end(key)
@@ -160,12 +169,12 @@ class Influences:
             self.forget(next(iter(self._known)))
 
     def forget(self, key: str) -> None:
-        """Let a client go."""
+        """Forget a client."""
         self._known.pop(key, None)
         self._turns.pop(key, None)
 
     def measure(self, updates: int) -> str | None:
-        """Measure one client if so many further updates make it due; return it if its harmfulness has changed."""
+        """Measure one client if one is due after so many further updates; return it if `harmful` has changed."""
         self._updates += updates
         if self._updates < EVERY or self.adapter.learner.exportable_network() is None:
             return None
@@ -179,7 +188,7 @@ class Influences:
         return key if self._known[key].judge(self._effect(key), others) else None
 
     def _next(self) -> str | None:
-        """Whose turn it is, among those with enough new images: who is under suspicion, then who waits the longest."""
+        """The next client with enough new images: a suspected one, else the one that waits the longest."""
         if len(self._known) < 2:
             return None
         ready = [k for k, i in self._known.items() if len(i.images) == OWN and i.fresh >= OWN // 2]
@@ -201,10 +210,9 @@ class Influences:
         return Effect(rise, entropy(source(own).float()).mean().item() / math.log(before.shape[1]))
 
     def _others(self, key: str) -> tuple[Tensor, list[int]]:
-        """The last images of those other clients that sent last, equally many of each, and how many these are."""
+        """The last images of the most recent other clients, and how many of each."""
         rest = [i for k, i in reversed(self._known.items()) if k != key]
-        heard = [influence for influence in rest if not influence.harmful] or rest
-        chosen = heard[: OTHERS // 4]
+        chosen = ([influence for influence in rest if not influence.harmful] or rest)[: OTHERS // 4]
         most = OTHERS // len(chosen)
         images = [list(influence.images)[-most:] for influence in chosen]
         return torch.stack([image for some in images for image in some]), [len(some) for some in images]

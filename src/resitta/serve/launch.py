@@ -1,6 +1,7 @@
 """The Python API behind `resitta serve`: check a model, make its adapter, serve it."""
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ from resitta.models import MODELS, find, why_untrained
 from resitta.models import create as create_model
 from resitta.models.user_code import load_method
 from resitta.serve.app import create_app
-from resitta.serve.security import allowed_names, find_token, new_token
+from resitta.serve.security import allowed_names, find_token
 from resitta.serve.server import listen, run
 from resitta.serve.service import Service
 from resitta.serve.settings import Limits, Resize
@@ -98,15 +99,20 @@ def serve(
     """
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 2) // 2))
     given = find_token(token_file)
-    token = given or new_token()
+    token = given or secrets.token_urlsafe(24)
     with ExitStack() as stack:
         folder = state or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resitta-")))
         options: dict[str, Any] = {"size": size, "state": folder, "limits": limits, "names": _names(labels)}
         on = stack.enter_context(listen(host, port))  # before a Ray cluster is started, which would have to be stopped
-        engine = Service(make(), **options) if readers is None else _on_ray(make, readers, address, options)
-        _announce(engine, on.getsockname(), token if given is None else None, state)
+        if readers is None:
+            service = Service(make(), **options)
+        else:
+            from resitta.distributed.ray_serve import ray_service  # noqa: PLC0415  (needs the extra `dist`)
+
+            service = ray_service(make, readers=readers, address=address, **options)
+        _announce(service, on.getsockname(), token if given is None else None, state)
         names = allowed_names(on.getsockname()[0], host, allow_host)
-        run(create_app(engine, token=token, resize=resize, names=names), on)
+        run(create_app(service, token=token, resize=resize, names=names), on)
 
 
 def _refuse_untrained(
@@ -114,12 +120,6 @@ def _refuse_untrained(
 ) -> None:
     if reason := why_untrained(model, checkpoint, options, network):
         raise BadSetting(f"{reason}, or serve it as it is with --untrained")
-
-
-def _on_ray(make: Callable[[], Adapter], readers: int, address: str | None, options: dict[str, Any]) -> Service:
-    from resitta.distributed.ray_serve import ray_service  # noqa: PLC0415  (needs the extra `dist`)
-
-    return ray_service(make, readers=readers, address=address, **options)
 
 
 def _names(labels: Path | None) -> list[str]:
@@ -131,16 +131,16 @@ def _names(labels: Path | None) -> list[str]:
         raise BadData(f"the names of the classes cannot be read from {labels} ({error})") from error
 
 
-def _announce(engine: Service, address: tuple[str, int], token: str | None, state: Path | None) -> None:
+def _announce(service: Service, address: tuple[str, int], token: str | None, state: Path | None) -> None:
     """Print the address, with the token if it is new, and what users may not expect."""
     host, port = address[:2]
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     say = require("rich.console", "serve").Console().print
-    report = engine.writer.report()
+    report = service.writer.report()
     version, samples = report.version, report.stats.samples
-    say(f"{engine.adapter.method.name} serves at {place}{f'#token={token}' if token else ''}", soft_wrap=True)
+    say(f"{service.adapter.method.name} serves at {place}{f'#token={token}' if token else ''}", soft_wrap=True)
     say(f"state: {state or 'not kept (give --state FOLDER)'}, version {version}, {samples} samples", soft_wrap=True)
     if not report.concurrent:
-        say(f"{engine.adapter.method.name} predicts and learns in one step: predictions wait for updates")
+        say(f"{service.adapter.method.name} predicts and learns in one step: predictions wait for updates")
     if not host.startswith(("127.", "::1")):
         say(f"anyone who reaches {host} can ask for predictions, and so teach the model: put a proxy in front")

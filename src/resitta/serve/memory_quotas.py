@@ -8,23 +8,21 @@ import numpy as np
 from resitta.memory.memory import Memory
 
 PROTECTED = 1000
-"""For how many further samples of the stream a client keeps a place against clients that have more."""
-
+"""For how many further samples of the stream a client keeps a slot against clients that have more."""
 NOBODY = -1
 
 
 class Shares:
-    """The quota of a memory that several clients fill; clients are known by numbers.
+    """The quota of a memory that several clients fill; clients are identified by numbers.
 
-    Free places go to whoever comes first. In a full memory a client takes the place that the memory has chosen if it is
-    its own, or of a client that has more. Otherwise, and if the memory would not have its sample, it takes a place from
-    the client with the most as long as it has fewer, or else renews its own. So k clients that all send end with about
-    1/k of the memory each, however fast each of them sends and however certain the network is of its images; and with
-    them go the statistics and gradients, which come from the memory alone. Where one client sends, the memory decides
-    as it would without a quota.
+    Free slots are taken in order of arrival. In a full memory a client takes the slot that the memory has chosen if it
+    belongs to itself or to a client that has more. Otherwise, and if the memory rejects its sample, it takes a slot
+    from the client with the most as long as it has fewer, or else replaces one of its own. So k clients end with about
+    1/k of the memory each, and of the statistics and gradients computed from it, however fast each of them sends and
+    however certain the network is of its images. With a single client, the memory decides as without a quota.
 
-    Places are recognised by slot and birth, so that a memory that was rolled back, or replaced, is no trouble: what
-    cannot be recognised belongs to nobody, and anyone may take it.
+    Owners are recognised by slot and birth. In a memory that was rolled back or replaced, unrecognised samples belong
+    to nobody, and any client may replace them.
 
     >>> import torch
     >>> from resitta.memory.entrobank import EntroBank
@@ -44,7 +42,7 @@ class Shares:
         self._batch: Sequence[int] = ()
 
     def begin(self, memory: Memory, clients: Sequence[int]) -> None:
-        """Prepare for a batch of samples of these clients; recognise what the memory holds now."""
+        """Prepare for a batch of samples of these clients, and find out who owns the samples in the memory."""
         if memory is not self.memory or len(self._owners) != memory.capacity:
             self._owners, self._births = np.full(memory.capacity, NOBODY), np.zeros(memory.capacity, dtype=np.int64)
         self.memory, self._batch = memory, clients
@@ -56,7 +54,7 @@ class Shares:
         memory.quota = self.slot
 
     def end(self) -> None:
-        """Let the memory decide alone again."""
+        """Remove the quota."""
         if self.memory is not None:
             self.memory.quota = None
 
@@ -80,14 +78,14 @@ class Shares:
         return not protected or self.held[client] < self.held[owner]
 
     def _other(self, memory: Memory, client: int, *, renew: bool) -> int | None:
-        """A place of the client that has most, if that is at least two more; else one of its own, if it may renew."""
+        """A slot of the client with the most, if that is at least two more; else one of its own, if it may renew."""
         largest, most = max(self.held.items(), key=lambda item: item[1], default=(client, 0))
         if self.held[client] + 1 < most:
             return self._oldest(memory, largest)
         return self._oldest(memory, client) if renew else None
 
     def _oldest(self, memory: Memory, client: int) -> int | None:
-        """The oldest of a client's samples that belong to its own largest class: so its part stays balanced."""
+        """The oldest sample of the client's largest class, so that its classes stay balanced."""
         births = memory.births[: memory.size]
         slots = np.flatnonzero((self._owners[: memory.size] == client) & (self._births[: memory.size] == births))
         if not len(slots):

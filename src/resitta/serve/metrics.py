@@ -1,4 +1,4 @@
-"""Prometheus metrics: the engine's counters, collected on each scrape, and the latency of requests."""
+"""Prometheus metrics: the service's counters, collected on each scrape, and the latency of requests."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,17 +18,17 @@ COUNTED = {
 }
 
 
-class EngineCollector(Collector):
-    """Collects metrics from the engine's state."""
+class ServiceCollector(Collector):
+    """Collects metrics from the service's state."""
 
-    def __init__(self, engine: Service) -> None:
-        self.engine = engine
+    def __init__(self, service: Service) -> None:
+        self.service = service
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current value of every metric of the service."""
-        engine, report = self.engine, self.engine.writer.report()
+        service, report = self.service, self.service.writer.report()
         counters, stats = report.counters, report.stats
-        yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=engine.predicted)
+        yield CounterMetricFamily("resitta_images_predicted", "Images predicted.", value=service.predicted)
         for name, text in COUNTED.items():
             yield CounterMetricFamily(f"resitta_images_{name}", text, value=getattr(counters, name))
         yield CounterMetricFamily("resitta_failed_saves", "Snapshots not written.", value=report.failed_saves)
@@ -40,7 +40,7 @@ class EngineCollector(Collector):
         yield fired
         gauges = {
             "resitta_waiting_to_learn": ("Images in the learning queue.", counters.waiting),
-            "resitta_waiting_for_prediction": ("Images in the request queue.", engine.waiting),
+            "resitta_waiting_for_prediction": ("Images in the request queue.", service.waiting),
             "resitta_learning": ("1 while learning, 0 while paused.", not report.paused),
             "resitta_state_version": ("The version of the state that predicts.", report.version),
             "resitta_updates": ("Updates since the source model.", stats.updates),
@@ -59,9 +59,9 @@ class EngineCollector(Collector):
 class ServiceMetrics:
     """The metrics of one service."""
 
-    def __init__(self, engine: Service) -> None:
+    def __init__(self, service: Service) -> None:
         self.registry = registry = CollectorRegistry()
-        registry.register(EngineCollector(engine))
+        registry.register(ServiceCollector(service))
         self.seconds = Histogram("resitta_predict_seconds", "Latency of requests.", buckets=SECONDS, registry=registry)
         self.entropy = Histogram("resitta_entropy_nats", "Entropy of predictions.", buckets=NATS, registry=registry)
         self.refusals = Counter("resitta_refused", "Requests refused, by status.", ["status"], registry=registry)

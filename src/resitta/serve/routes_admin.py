@@ -17,9 +17,9 @@ SHOWN = 128
 class AdminRoutes:
     """Each route runs a task in the writer's thread."""
 
-    def __init__(self, engine: Service) -> None:
-        self.engine = engine
-        self.writer = engine.writer
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.writer = service.writer
 
     def routes(self) -> APIRouter:
         """Return a router with all routes."""
@@ -64,5 +64,5 @@ class AdminRoutes:
         return {"version": report.version, "learning": not report.paused}
 
     async def _ask(self, task: Task, *arguments: Any) -> Any:
-        async with asyncio.timeout(self.engine.limits.answer_timeout):  # cancels a task that has not begun
+        async with asyncio.timeout(self.service.limits.answer_timeout):  # cancels a task that has not begun
             return await asyncio.wrap_future(self.writer.ask(task, *arguments))

@@ -34,13 +34,13 @@ V = TypeVar("V")
 class PredictRoutes:
     """`/predict` and the routes that report on it."""
 
-    def __init__(self, engine: Service, resize: Resize) -> None:
-        self.engine = engine
-        self.limits = engine.limits
+    def __init__(self, service: Service, resize: Resize) -> None:
+        self.service = service
+        self.limits = service.limits
         self.budget = BodyBudget(self.limits.max_bodies)
         self.history = TrafficHistory()
-        self.metrics = ServiceMetrics(engine)
-        self.decoders = Decoders(self.limits, self.metrics, engine.size, resize)
+        self.metrics = ServiceMetrics(service)
+        self.decoders = Decoders(self.limits, self.metrics, service.size, resize)
 
     def routes(self) -> APIRouter:
         """Return a router with all routes."""
@@ -64,7 +64,7 @@ class PredictRoutes:
                 decoded = await self.decoders.decode(kind, body, client=client, gone=request.is_disconnected)
                 del body
             images = await _call(to_floats, decoded, inline=decoded.numel() <= INLINE_INPUTS)
-            answer = await asyncio.wrap_future(self.engine.submit(images, client))
+            answer = await asyncio.wrap_future(self.service.submit(images, client))
             inline = answer.logits.numel() <= INLINE_LOGITS
             response, labels, confidences, entropies = await _call(self._response, answer, inline=inline)
         seconds = time.perf_counter() - start
@@ -78,13 +78,13 @@ class PredictRoutes:
 
     async def ready(self) -> dict[str, str]:
         """Report whether predictions are answered."""
-        if not self.engine.ready:
+        if not self.service.ready:
             raise Refused(503, "the service is starting or stopping; try again later")
         return {"status": "ready"}
 
     async def stats(self) -> dict[str, Any]:
         """Report the counters, the adapter's state and the latest events."""
-        return self.engine.stats()
+        return self.service.stats()
 
     async def recent(self) -> dict[str, Any]:
         """Report the last minutes second by second, and the classes predicted in the last minute."""
@@ -101,7 +101,7 @@ class PredictRoutes:
 
     def _response(self, answer: Answer) -> tuple[Response, NDArray[np.int64], Floats, Floats]:
         """Turn logits into a response; return its labels, confidences and entropies as well."""
-        logits, names = answer.logits.double(), self.engine.names
+        logits, names = answer.logits.double(), self.service.names
         probabilities, entropies = logits.softmax(dim=1).numpy(), entropy(logits).numpy()
         if not np.isfinite(entropies).all():  # JSON has no NaN, and it would spoil every mean of the history
             raise Refused(500, "the model's answer is not finite; check the image and the model")

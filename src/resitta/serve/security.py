@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import ipaddress
 import os
-import secrets
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Annotated
@@ -44,21 +43,8 @@ def find_token(file: Path | None) -> str | None:
     return token
 
 
-def new_token() -> str:
-    """Return a random token.
-
-    >>> len(new_token()) >= SHORTEST
-    True
-    """
-    return secrets.token_urlsafe(24)
-
-
 def same(found: str, token: str) -> bool:
-    """Compare in constant time.
-
-    >>> same("secret", "secret"), same("", "secret")
-    (True, False)
-    """
+    """Compare in constant time."""
     return hmac.compare_digest(found.encode(), token.encode())
 
 

@@ -17,46 +17,26 @@ class Limits:
         ...
     resitta.errors.BadSetting: max_images must be >= 1, found 0; its default is 64
 
-    Parameters
-    ----------
-    max_body
-        Bytes of one request.
-    max_bodies
-        Bytes of all requests at work together; further ones are answered with 429.
-    max_images
-        Images of one request.
-    max_pixels
-        Pixels of one request, all its images together, before they are resized.
-    queue
-        Images that may wait for their prediction; further requests are answered with 429.
-    learn_queue
-        Images that may wait to be learned from; further ones are predicted, and counted as dropped.
-    batch
-        Images that are predicted at once.
-    learn_batch
-        Images that are learned from at once; fewer when they come slowly.
-    wait_ms
-        How long a prediction may wait for others to share its batch.
-    body_timeout
-        Seconds for a client to send its request.
-    answer_timeout
-        Seconds for a prediction, from the request's head to the answer: receiving, decoding and waiting included.
-    decode_seconds
-        Processor time for decoding the images of one request.
-    decode_memory
-        Bytes for decoding one image.
-    connections
-        Concurrent connections; beyond these an idle one of the client with the most is closed.
-    client_connections
-        Concurrent connections of one client address.
-    save_every
-        Seconds between snapshots while the state changes.
-    keep
-        Snapshots to keep.
-    proxies
-        Trusted proxies in front of the service: it takes a client's address from what they append to X-Forwarded-For.
-    clients
-        Clients that are told apart when learning; beyond these the least recently seen one is forgotten.
+    Args:
+        max_body: Bytes of one request.
+        max_bodies: Bytes of all requests at work together; further ones are answered with 429.
+        max_images: Images of one request.
+        max_pixels: Pixels of one request, all its images together, before they are resized.
+        queue: Images that may wait for their prediction; further requests are answered with 429.
+        learn_queue: Images that may wait to be learned from; further ones are predicted, and counted as dropped.
+        batch: Images that are predicted at once.
+        learn_batch: Images that are learned from at once; fewer when they come slowly.
+        wait_ms: How long a prediction may wait for others to share its batch.
+        body_timeout: Seconds for a client to send its request.
+        answer_timeout: Seconds for a prediction, from the request's head to the answer, all waiting included.
+        decode_seconds: Processor time for decoding the images of one request.
+        decode_memory: Bytes for decoding one image.
+        connections: Concurrent connections; beyond these an idle one of the client with the most is closed.
+        client_connections: Concurrent connections of one client address.
+        save_every: Seconds between snapshots while the state changes.
+        keep: Snapshots to keep.
+        proxies: Trusted proxies in front of the service, which append a client's address to X-Forwarded-For.
+        clients: Clients that are told apart when learning; beyond these the least recently seen one is forgotten.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)

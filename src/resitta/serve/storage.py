@@ -21,12 +21,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class StateFolder:
-    """The snapshots of one service; the newest few are kept.
-
-    >>> import tempfile
-    >>> StateFolder(Path(tempfile.mkdtemp()), keep=2).versions()
-    []
-    """
+    """The snapshots of one service; the newest few are kept."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -38,7 +33,7 @@ class StateFolder:
         return sorted(int(file.stem.removeprefix("state-")) for file in saved(self.path))
 
     def save(self, adapter: Adapter, version: int) -> None:
-        """Write a snapshot, and remove the oldest ones and those of later versions, which were taken back."""
+        """Write a snapshot; remove the oldest ones, and those of later versions, which were rolled back."""
         adapter.save(self._file(version))
         versions = self.versions()
         later = [other for other in versions if other > version]
@@ -46,24 +41,20 @@ class StateFolder:
             self.remove(surplus)
 
     def remove(self, version: int) -> None:
-        """Remove a snapshot, or leave it to the next save where the system refuses."""
+        """Remove a snapshot; if the system refuses, the next save tries again."""
         with suppress(OSError):
             self._file(version).unlink(missing_ok=True)
 
-    def load(self, adapter: Adapter, version: int) -> None:
-        """Bring an adapter to a snapshot; one that is damaged or of another adapter leaves this one as it was."""
-        adapter.restore(self._file(version))
-
     def load_first(self, adapter: Adapter, versions: Iterable[int]) -> tuple[int, dict[int, str]]:
-        """Load the first of some snapshots that can be read; where none can, raise what is wrong with the last one.
+        """Load the first readable snapshot; return its version, and why others were skipped, by version.
 
-        Return its version, and why others were skipped, by their versions.
+        If none is readable, raise the error of the last one and leave the adapter unchanged.
         """
         skipped: dict[int, str] = {}
         error = BadState(f"{self.path} holds no snapshot")
         for version in versions:
             try:
-                self.load(adapter, version)
+                adapter.restore(self._file(version))
                 return version, skipped
             except BadState as reason:
                 error, skipped[version] = reason, str(reason)
@@ -101,37 +92,31 @@ class Saver:
         return time.monotonic() >= self._due
 
     def save(self, version: int) -> Exception | None:
-        """Save the adapter as a version, if it is new, and return what went wrong.
+        """Save the adapter as a version, if it is new, and return the error, if any.
 
-        A failure, such as a full disk, is reported, and the next save that is due tries again.
+        A failure, such as a full disk, is reported; the next save that is due tries again.
         """
         self._due = time.monotonic() + self.every
+        state = (version, self.adapter.samples)
         try:
-            self._write(version)
-        except Exception as error:  # whatever it is, predictions and learning do not depend on it
-            self._note_failure(error)
+            if state != self._saved or not self.folder.versions():
+                self.folder.save(self.adapter, version)
+                self._saved = state
+        except Exception as error:  # predictions and learning do not depend on it
+            self.failed += 1
+            logger.error("the state was not saved, the service continues: %s", error)
+            if not self._fails:  # one event, so that a full disk does not push out all others
+                self.events.add("failure", f"the state is not saved: {error}"[:300])
+            self._fails = True
             return error
         if self._fails:
             self.events.add("control", f"saving works again, version {version} saved")
         self._fails = False
         return None
 
-    def _write(self, version: int) -> None:
-        state = (version, self.adapter.samples)
-        if state != self._saved or not self.folder.versions():
-            self.folder.save(self.adapter, version)
-            self._saved = state
-
-    def _note_failure(self, error: Exception) -> None:
-        self.failed += 1
-        logger.error("the state was not saved, the service continues: %s", error)
-        if not self._fails:  # one event, so that a full disk does not push out all others
-            self.events.add("failure", f"the state is not saved: {error}"[:300])
-        self._fails = True
-
 
 def not_saved(what: str, error: Exception) -> Refused:
-    """The answer to a request whose outcome could not be saved.
+    """The response to a request whose result could not be saved.
 
     >>> not_saved("the reset was not done", OSError(errno.ENOSPC, "No space left on device")).status
     507

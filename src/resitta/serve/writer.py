@@ -1,7 +1,7 @@
-"""The writer: owns the adapter, learns in the background, and publishes what it has learned.
+"""The writer: owns the adapter, learns in the background, and publishes the weights.
 
-Nothing else touches the adapter. Readers offer predicted images, predict with the published weights, and ask for tasks,
-which run in the writer's `LearnerThread`. So a prediction never waits for an update.
+Readers predict with the published weights, offer the images for learning, and submit tasks, which run in the writer's
+`LearnerThread`. So a prediction never waits for an update.
 """
 
 import logging
@@ -26,7 +26,7 @@ from resitta.monitor.stats import Stats
 from resitta.runtime.learn_queue import Counters, LearnQueue, Samples, joined
 from resitta.runtime.learner_thread import LearnerThread
 from resitta.runtime.weight_handoff import PublishedNetwork, weights_of
-from resitta.serve.client_screening import Voices
+from resitta.serve.client_screening import ClientScreening
 from resitta.serve.events import Events, Kind, LogEntry
 from resitta.serve.http_errors import Refused
 from resitta.serve.memory_quotas import Shares
@@ -37,7 +37,7 @@ from resitta.serve.storage import Saver, StateFolder, not_saved
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Task = Literal["pause", "resume", "reset", "snapshot", "rollback", "bank"]
-"""What may be asked of a writer: the names of its methods."""
+"""The tasks of a writer: the names of its methods."""
 REFRESH = 0.25
 """Seconds between two updates of the statistics, which cost too much to compute after every image."""
 
@@ -46,8 +46,8 @@ REFRESH = 0.25
 class Report:
     """The state of a writer.
 
-    `concurrent`: whether predictions need not wait for updates. In a process of its own, `writer` is a name that
-    changes with a restart, and `readers` holds the version of each reader.
+    `concurrent`: predictions do not wait for updates. For a writer in another process, `writer` is a name that changes
+    with a restart, and `readers` holds the version of each reader.
     """
 
     version: int
@@ -66,7 +66,7 @@ class Report:
 
 
 class Writer:
-    """Learns from the images of all clients in turn, in batches of whatever is waiting."""
+    """Learns from the images of all clients in turn, in batches."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
         self.adapter = adapter
@@ -88,8 +88,8 @@ class Writer:
         self._publish(max(folder.versions(), default=0))
         self.saver = Saver(adapter, folder, events, every=limits.save_every, version=self.version)
         self.stats, self.guard_fired = adapter.stats, guard_counts(adapter)
-        self.voices, self.shares = Voices(adapter, events, most=limits.clients), Shares()
-        self.clients = self.voices.listing()
+        self.screening, self.shares = ClientScreening(adapter, events, most=limits.clients), Shares()
+        self.clients = self.screening.listing()
         adapter.add_callback(events)
         self._met: Learner | None = None
         self._stats_fail = self._attributing_fails = False
@@ -102,7 +102,7 @@ class Writer:
         self.thread.start()
 
     def close(self) -> None:
-        """Finish the step at work, save, and stop; images still waiting are not learned from."""
+        """Finish the step under way, save, and stop; images still waiting are not learned from."""
         self.thread.close()
         self.saver.save(self.version)
 
@@ -112,17 +112,17 @@ class Writer:
         return self.thread.alive
 
     def predict(self, images: Tensor, clients: Sequence[str]) -> Predicted:
-        """Predict with the published weights and queue the images, or do both in one step where there can be none."""
+        """Predict with the published weights and queue the images; without them, predict and learn in one step."""
         moved = images.to(self.adapter.source.device, self.adapter.source.dtype)
         if self.front is None:
             return self._submit(partial(self.step, moved, clients)).result()
         logits, version = self.front.predict(moved)
         taken = self.offer(images, logits, clients)
-        muted = self.voices.muted
+        muted = self.screening.muted
         return logits, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
 
     def offer(self, images: Tensor, logits: Tensor | None, clients: Sequence[str]) -> list[bool]:
-        """Queue images of some clients for learning; return which were taken."""
+        """Queue images for learning; return which were taken."""
         known = [None] * len(images) if logits is None else torch.split(logits, 1)
         samples = [Samples(*sample) for sample in zip(torch.split(images, 1), known, clients, strict=True)]
         return self.queue.offer(samples)
@@ -143,8 +143,8 @@ class Writer:
             failed_saves=self.saver.failed,
             guard_fired=self.guard_fired,
             clients=self.clients,
-            muted=self.voices.muted,
-            harmful=self.voices.harmful,
+            muted=self.screening.muted,
+            harmful=self.screening.harmful,
         )
 
     def _submit(self, action: Callable[[], T]) -> "Future[T]":
@@ -158,15 +158,15 @@ class Writer:
     def step(self, images: Tensor, clients: Sequence[str]) -> Predicted:
         """Predict and learn in one call."""
         version, before = self.version, self.adapter.learner.updates
-        heard = np.array([not self.queue.paused and name not in self.voices.muted for name in clients])
-        logits = self._answer(images, torch.from_numpy(heard).to(images.device), clients)
-        self.queue.record(len(images), screened=int((~heard).sum()))
+        allowed = np.array([not self.queue.paused and name not in self.screening.muted for name in clients])
+        logits = self._answer(images, torch.from_numpy(allowed).to(images.device), clients)
+        self.queue.record(len(images), screened=int((~allowed).sum()))
         if not self.queue.paused:
-            self.voices.hear(images, logits, clients)
-            self.voices.count(clients, heard)
+            self.screening.allowed(images, logits, clients)
+            self.screening.count(clients, allowed)
         if self.adapter.learner.updates != before:
             self._publish(self.version + 1)
-        return logits, version, heard.tolist()
+        return logits, version, allowed.tolist()
 
     def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
         """Stop learning at once; predictions continue."""
@@ -226,23 +226,26 @@ class Writer:
         before, source = self.adapter.learner.updates, self.adapter.source
         images, logits = joined(batch)
         images = images.to(source.device, source.dtype)
-        logits = self._predicted(images) if logits is None else logits.to(source.device)
+        if logits is None:
+            assert self.front is not None  # otherwise images are not queued
+            logits = self.front.predict(images)[0]
+        logits = logits.to(source.device)
         clients = [samples.client for samples in batch]
-        heard = self.voices.hear(images, logits, clients)
-        if heard.any():
-            chosen = torch.from_numpy(heard).to(source.device)
-            self._absorb(images[chosen], logits[chosen], list(compress(clients, heard.tolist())))
+        allowed = self.screening.allowed(images, logits, clients)
+        if allowed.any():
+            chosen = torch.from_numpy(allowed).to(source.device)
+            self._learn_from(images[chosen], logits[chosen], list(compress(clients, allowed.tolist())))
         if self.adapter.learner.updates != before:
             self._publish(self.version + 1)
             self._attribute(self.adapter.learner.updates - before)
-        self.voices.count(clients, heard)
-        return int(heard.sum())
+        self.screening.count(clients, allowed)
+        return int(allowed.sum())
 
     def _attribute(self, updates: int) -> None:
-        """Measure what clients do to each other. Learning does not depend on it; its first failure is an event."""
+        """Measure the influence of clients. Learning does not depend on it; its first failure is an event."""
         try:
             if updates > 0:
-                self.voices.attribute(updates)
+                self.screening.attribute(updates)
         except Exception as error:
             logger.exception("the influence of clients cannot be measured; learning continues")
             if not self._attributing_fails:
@@ -255,42 +258,38 @@ class Writer:
         logger.error("learning failed and is paused", exc_info=error)
         self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
 
-    def _absorb(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
-        """Learn from what was predicted already, where the learner can."""
+    def _learn_from(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
+        """Learn from existing predictions, if the learner can."""
         learner = self.adapter.learner
         with self._shared(clients):
-            # A new learner predicts its first batch itself, and so finds out which layout of memory the model takes.
+            # A new learner predicts its first batch itself, to find out whether the model supports channels_last.
             if learner is not self._met or not learner.learns_from_predictions:
                 self.adapter(images)
                 self._met = learner
                 return
             self.adapter.learn_from(images, logits)
 
-    def _answer(self, images: Tensor, heard: Tensor, clients: Sequence[str]) -> Tensor:
+    def _answer(self, images: Tensor, allowed: Tensor, clients: Sequence[str]) -> Tensor:
         """Predict all images, and learn from some."""
-        if not heard.all():
+        if not allowed.all():
             with self.adapter.paused():
                 logits: Tensor = self.adapter(images)
-        if heard.any():
-            with self._shared(list(compress(clients, heard.tolist()))):
-                learned = self.adapter(images[heard])
-            logits = learned if heard.all() else logits.index_copy(0, heard.nonzero().flatten(), learned)
+        if allowed.any():
+            with self._shared(list(compress(clients, allowed.tolist()))):
+                learned = self.adapter(images[allowed])
+            logits = learned if allowed.all() else logits.index_copy(0, allowed.nonzero().flatten(), learned)
         return logits
 
     @contextmanager
     def _shared(self, clients: Sequence[str]) -> Iterator[None]:
-        """Divide the memory between clients while samples of these are learned from."""
+        """Apply the memory quotas while samples of these clients are learned from."""
         memory = self.adapter.learner.memory()
         if memory is not None:
-            self.shares.begin(memory, self.voices.numbers(clients))
+            self.shares.begin(memory, self.screening.numbers(clients))
         try:
             yield
         finally:
             self.shares.end()
-
-    def _predicted(self, images: Tensor) -> Tensor:
-        assert self.front is not None  # without, images are not queued
-        return self.front.predict(images)[0]
 
     def _publish(self, version: int) -> None:
         if self.front is not None:
@@ -298,10 +297,10 @@ class Writer:
         self.version = version
 
     def _replace(self, change: Callable[[], T], name: str) -> T:
-        """Bring the adapter to another state, save that as a new version, then publish it; or change nothing.
+        """Change the adapter's state, save it as a new version and publish it; on an error, change nothing.
 
-        A restart does not bring back the state left behind. A process that is killed meanwhile leaves either the old
-        snapshots or the new one, since a file is written atomically.
+        A restart does not bring back the old state. A process that is killed meanwhile leaves either the old snapshots
+        or the new one, since files are written atomically.
         """
         before, version = self.adapter.state_dict(), self.version
         try:
@@ -310,11 +309,11 @@ class Writer:
                 raise not_saved(f"{name} was not done, version {version} goes on", error)
             self._publish(version + 1)
         except BaseException:
-            self.folder.remove(version + 1)  # it may be there, though not safely
+            self.folder.remove(version + 1)  # it may exist, but not be flushed to disk
             self.adapter.load_state_dict(before)
             raise
         finally:
-            self._met = None  # what was predicted a moment ago is from another state, or another learner's
+            self._met = None  # existing predictions come from another state or learner
         self.queue.clear()
         return result
 
@@ -331,11 +330,11 @@ class Writer:
             self.saver.save(self.version)
 
     def _refresh(self) -> None:
-        """Update the statistics. The first of several failures is reported; meanwhile the old statistics stay."""
+        """Update the statistics. The first of several failures is reported; the old statistics stay."""
         try:
             self.stats, self.guard_fired = self.adapter.stats, guard_counts(self.adapter)
-            self.clients = self.voices.listing()
-        except Exception as error:  # whatever it is, predictions and learning do not depend on it
+            self.clients = self.screening.listing()
+        except Exception as error:  # predictions and learning do not depend on it
             if not self._stats_fail:
                 logger.exception("the statistics cannot be computed, the service continues")
                 self.events.add("failure", f"the statistics are old: {type(error).__name__}: {error}"[:300])
@@ -345,5 +344,5 @@ class Writer:
 
 
 def guard_counts(adapter: Adapter) -> dict[str, int]:
-    """How often each reason was found by a guard: images for "unknown", steps for the others."""
+    """How often the guard found each reason: images for "unknown", steps for the others."""
     return {} if adapter.guard is None else {reason: adapter.guard.totals[reason] for reason in get_args(Reason)}

@@ -17,8 +17,8 @@ from resitta import Adapter, Guard, adapt, check_method, create, list_methods
 from resitta.checkpoint.tree import same
 from resitta.errors import Collapsed
 from resitta.monitor.events import GuardEnded
+from resitta.monitor.guard.guard_state import Opinion
 from resitta.monitor.guard.health_signs import Window
-from resitta.monitor.guard.opinion import Opinion
 from resitta.training.network import Network
 
 TRAINING = ["cotta", "note", "pl", "resitta", "rotta", "tent"]
@@ -183,15 +183,15 @@ def of_one_class(model: nn.Module, n: int) -> Tensor:
 
 def opinion_of(adapter: Adapter) -> Opinion:
     assert adapter.guard is not None
-    assert adapter.guard._case is not None
-    return adapter.guard._case.opinion
+    assert adapter.guard._state is not None
+    return adapter.guard._state.opinion
 
 
 def window_of(adapter: Adapter) -> Window:
     assert adapter.guard is not None
-    assert adapter.guard._case is not None
-    assert adapter.guard._case.window is not None
-    return adapter.guard._case.window
+    assert adapter.guard._state is not None
+    assert adapter.guard._state.window is not None
+    return adapter.guard._state.window
 
 
 @pytest.mark.parametrize("size", [1, 64])

@@ -1,4 +1,4 @@
-"""How much of a stream's images is clipped to black or full light, compared with what is usual in it."""
+"""How much of a stream's images is clipped to black or white, compared with its usual level."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,22 +10,18 @@ from torch import Tensor
 
 from resitta.errors import BadState
 
-RECENT = 64
-"""Over about how many samples the present level is taken."""
-
-USUAL = 3000
-"""Over about how many samples the usual level is taken: what lasts for longer is a domain of its own."""
-
+RECENT, USUAL = 64, 3000
+"""Time constants of the present and of the usual level, in samples: what lasts longer is a domain of its own."""
 ABOVE = 0.25
 """By how much the present level must exceed the usual one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exposure:
-    """The mean shares of black and of fully lit pixels, lately and usually. `add` returns a new record.
+    """EMAs of the shares of black and of white pixels, over a short and a long time. `add` returns a new record.
 
-    Single images of a healthy stream may well be white for the most part: the sky, snow, a digit's paper. So an image
-    counts as saturated only while the whole stream is brighter, or darker, than it usually is.
+    Single images of a healthy stream may be mostly white: the sky, snow, a digit's paper. So an image counts as
+    saturated only while the whole stream is brighter, or darker, than usual.
 
     >>> exposure, ramp = Exposure(), torch.linspace(0, 1, 32).expand(640, 3, 32, 32)
     >>> exposure, saturated = exposure.add(ramp, bound=0.3)
@@ -41,7 +37,7 @@ class Exposure:
     samples: int = 0
 
     def add(self, images: Tensor, *, bound: float) -> tuple[Self, Tensor]:
-        """Take in images in [0, 1]; return which of them are clipped by more than `bound` in a stream that is, too."""
+        """Add images in [0, 1]; return which are clipped by more than `bound` while the stream is, too."""
         shares = clipped_shares(images)
         mean, level, usual = shares.mean(dim=0), self.level.to(shares), self.usual.to(shares)
         level = level.lerp(mean, self._rate(len(images), RECENT))
@@ -50,11 +46,11 @@ class Exposure:
         return type(self)(level, usual, self.samples + len(images)), ((shares > bound) & unusual).any(dim=1)
 
     def _rate(self, images: int, length: int) -> float:
-        """The share of new images: in the beginning the mean of all, later of the last `length` or so."""
+        """The weight of new images: at first the plain mean of all, later the EMA over about `length`."""
         return max(-math.expm1(-images / length), images / (self.samples + images))
 
     def state(self) -> dict[str, Any]:
-        """Return it for `state_dict`; nobody writes into the tensors."""
+        """Return it for `state_dict`; the tensors are never written to."""
         return dict(vars(self))
 
     @classmethod
@@ -70,7 +66,7 @@ class Exposure:
 
 
 def clipped_shares(images: Tensor) -> Tensor:
-    """The shares of black and of fully lit values of each image in [0, 1]: N×2.
+    """The shares of black and of white values of each image in [0, 1]: N×2.
 
     >>> clipped_shares(torch.tensor([0.0, 0.5, 1.0, 1.0]).view(1, 1, 2, 2))
     tensor([[0.2500, 0.5000]])

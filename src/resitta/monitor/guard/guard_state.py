@@ -1,7 +1,7 @@
-"""What a guard knows of the learner it watches: where to go back to, and how its signs have been lately."""
+"""The guard's state for one learner: snapshots to return to, and the recent health signs."""
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,25 +11,69 @@ from resitta.method import AdapterLike
 from resitta.monitor.guard.exposure import Exposure
 from resitta.monitor.guard.health_signs import HealthSigns, Window, drift, statistics, to_host
 from resitta.monitor.guard.ood_filter import unknown
-from resitta.monitor.guard.opinion import Opinion
 from resitta.monitor.guard.settings import Guard
 from resitta.monitor.guard.snapshot import History, Snapshot
+from resitta.training.entropy import entropy
 from resitta.training.optimizer import Optimizer
 
 TO_SHOW = 3
 """How many windows a collapse may take to show in the signs."""
 
-COMPANY = 64
-"""Over about how many samples the share of unknown ones is judged."""
+RATE_SAMPLES = 64
+"""Time constant of the unknown rate, in samples."""
+
+SOURCE_SAMPLES = 64
+"""Time constant of the comparison with the source, in samples; half as many are needed before it counts."""
 
 MOSTLY = 0.5
 """The share of samples on which the source must disagree before few predicted classes count as a collapse."""
 
 
-class GuardState:
-    """The file of one learner, from its start on; a `state` of it can be loaded for another learner of the same kind.
+class Opinion:
+    """Compares the source's predictions with the adapter's, as EMAs; used only while a sign exceeds its bound.
 
-    `healthy` is what to go back to where nothing is known of the state the learner is in.
+    `dissent` is the share of samples to which the source gives another label, `entropy` the mean entropy of its own
+    predictions as a share of log C.
+    """
+
+    def __init__(self) -> None:
+        self.weight = self.dissent = self.entropy = 0.0
+
+    @property
+    def formed(self) -> bool:
+        """Whether enough samples were compared."""
+        return self.weight >= SOURCE_SAMPLES / 2
+
+    def ask(self, adapter: AdapterLike, images: Tensor, logits: Tensor, counted: Tensor) -> None:
+        """Compare the predictions for those images of a batch that count."""
+        with torch.no_grad():
+            source = adapter.source(images)
+        entropies = entropy(source.float()) / math.log(source.shape[1])
+        counted = counted.to(source.device) & entropies.isfinite()
+        other = counted & (source.argmax(dim=1) != logits.argmax(dim=1))
+        sums = torch.stack((counted.sum(), other.sum(), entropies.masked_fill(~counted, 0).sum())).tolist()
+        kept = math.exp(-sums[0] / SOURCE_SAMPLES) * self.weight
+        self.weight = kept + sums[0]
+        if self.weight:
+            self.dissent = (kept * self.dissent + sums[1]) / self.weight
+            self.entropy = (kept * self.entropy + sums[2]) / self.weight
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Self:
+        """Restore it from its attributes."""
+        opinion = cls()
+        for name in vars(opinion):
+            value = float(state[name])
+            if not (math.isfinite(value) and value >= 0):
+                raise BadState(f"the source's opinion has the {name} {value}")
+            setattr(opinion, name, value)
+        return opinion
+
+
+class GuardState:
+    """What a guard records about one learner. Its `state` can be loaded for another learner of the same kind.
+
+    `healthy` is the snapshot to return to if nothing is known about the learner's present state.
     """
 
     def __init__(
@@ -45,7 +89,7 @@ class GuardState:
         self.optimizers = [module for module in adapter.learner.modules() if isinstance(module, Optimizer)]
         trust_after = TO_SHOW * guard.window
         self.window: Window | None = None
-        self.company = torch.zeros(())
+        self.unknown_rate = torch.zeros(())
         self.opinion = Opinion()
         self.exposure = Exposure()
         if state is None:
@@ -53,7 +97,7 @@ class GuardState:
         else:
             self.history = History.of(state["history"], trust_after)
             self.window = None if state["window"] is None else Window.of(state["window"])
-            self.company = _share(state["company"])
+            self.unknown_rate = _share(state["company"])
             self.opinion = Opinion.of(state["opinion"])
             if "exposure" in state:  # files of earlier versions have none
                 self.exposure = Exposure.of(state["exposure"])
@@ -63,41 +107,38 @@ class GuardState:
         return {
             "history": self.history.state(),
             "window": None if self.window is None else self.window.state(),
-            "company": self.company,
-            "opinion": self.opinion.state(),
+            "company": self.unknown_rate,
+            "opinion": dict(vars(self.opinion)),
             "exposure": self.exposure.state(),
         }
 
-    def open(self, adapter: AdapterLike) -> None:
-        """Note how things stand before a step, and stand at the door of the memory."""
+    def begin_step(self, adapter: AdapterLike) -> None:
+        """Record counters before a step and install the sample filter."""
         self.updates = adapter.learner.updates
         self.skipped = self._skipped()
         self.unknown: Tensor | None = None
-        self.seen, self.exposed = self.company, self.exposure  # of a step that fails, these remember nothing
+        self.next_rate, self.next_exposure = self.unknown_rate, self.exposure  # a step that fails leaves no trace
         self.pixels = adapter.source.pixels
         memory = adapter.learner.memory()
         if self.guard.screen and memory is not None:
             memory.screen = self.screen
 
     def screen(self, images: Tensor, logits: Tensor) -> Tensor:
-        """Blank the logits of samples that look like nothing known, and of all while most samples do."""
+        """Set the logits of out-of-distribution samples to NaN, and of all samples while most are."""
         bounds = {"max_entropy": self.guard.max_sample_entropy, "min_contrast": self.guard.min_contrast}
         pixels = self.pixels(images)
-        self.exposed, saturated = self.exposed.add(pixels, bound=self.guard.max_clipped)
+        self.next_exposure, saturated = self.next_exposure.add(pixels, bound=self.guard.max_clipped)
         alone = unknown(pixels, logits.detach(), **bounds) | saturated
-        self.seen = self.seen.to(logits.device).lerp(alone.float().mean(), 1 - math.exp(-len(images) / COMPANY))
-        self.unknown = alone | (self.seen > 0.5)
+        weight = 1 - math.exp(-len(images) / RATE_SAMPLES)
+        self.next_rate = self.next_rate.to(logits.device).lerp(alone.float().mean(), weight)
+        self.unknown = alone | (self.next_rate > 0.5)
         return logits.masked_fill(self.unknown[:, None], torch.nan)
 
-    def snapshot(self, adapter: AdapterLike) -> Snapshot | None:
-        """The state now, if the step has changed it by an update."""
-        return Snapshot(adapter) if adapter.learner.updates != self.updates else None
-
     def signs(self, logits: Tensor, now: Snapshot | None) -> HealthSigns:
-        """Take a step's predictions into the window and read all signs; samples not learned from do not count."""
+        """Add a step's predictions to the window and return all signs; samples not learned from do not count."""
         if self.window is None or len(self.window.usage) != logits.shape[1]:
             self.window = Window(logits.shape[1])
-        self.company, self.exposure = self.seen, self.exposed
+        self.unknown_rate, self.exposure = self.next_rate, self.next_exposure
         known = self.known(logits)
         self.window.add(logits, known, self.guard.window)
         largest = torch.zeros((), device=logits.device) if now is None else now.largest(logits.device)
@@ -105,21 +146,25 @@ class GuardState:
         return to_host(self.window, drift(self.layers, logits.device), largest, ~known)
 
     def known(self, logits: Tensor) -> Tensor:
-        """Which samples of the step were let in."""
+        """Which samples of the step passed the filter."""
         if self.unknown is None:
             return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
         return ~self.unknown.to(logits.device)
 
-    def suspects(self, signs: HealthSigns) -> bool:
-        """Whether a sign is such that the source should be asked about the step's images, too."""
-        return signs.entropy > self.guard.max_entropy or signs.diversity < self.guard.min_diversity
+    def compare_with_source(self, adapter: AdapterLike, images: Tensor, logits: Tensor, signs: HealthSigns) -> None:
+        """Let the source predict the step's images, too, while the signs say collapse; it costs a forward pass."""
+        collapsed = signs.entropy > self.guard.max_entropy or signs.diversity < self.guard.min_diversity
+        if adapter.learner.updates and collapsed:
+            self.opinion.ask(adapter, images, logits, self.known(logits))
+        elif self.opinion.weight:
+            self.opinion = Opinion()
 
     def has_collapsed(self, signs: HealthSigns) -> tuple[bool, bool]:
         """Whether the entropy, and whether the diversity, is worse than the source's own on the same images."""
         guard, source = self.guard, self.opinion
-        entropy = signs.entropy > guard.max_entropy >= source.entropy
-        diversity = signs.diversity < guard.min_diversity and source.dissent > MOSTLY
-        return source.formed and entropy, source.formed and diversity
+        uncertain = signs.entropy > guard.max_entropy >= source.entropy
+        monotonous = signs.diversity < guard.min_diversity and source.dissent > MOSTLY
+        return source.formed and uncertain, source.formed and monotonous
 
     def _skipped(self) -> Tensor:
         """How many losses were not finite so far."""
@@ -127,11 +172,6 @@ class GuardState:
 
 
 def _share(value: Tensor) -> Tensor:
-    """Insist on a share, from 0 to 1.
-
-    >>> _share(torch.tensor(0.25))
-    tensor(0.2500)
-    """
     if value.ndim or not 0 <= value <= 1:
         raise BadState(f"a guard's share of unknown samples is {value}")
     return value.clone()

@@ -1,4 +1,4 @@
-"""The vital signs of an adapter, gathered on its device and brought to the host in one copy per step."""
+"""The health signs of an adapter, computed on its device and copied to the host once per step."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Statistics = list[tuple[AdaptiveBN, BatchNorm]]
 
 @dataclass(frozen=True)
 class HealthSigns:
-    """What one step showed: see `Guard` for the units. `largest` is the largest magnitude in the state."""
+    """The signs after one step; see `Guard` for the units. `largest` is the largest magnitude in the state."""
 
     diversity: float
     entropy: float
@@ -28,7 +28,7 @@ class HealthSigns:
 
 
 class Window:
-    """The predicted labels and entropies of the last samples, exponentially weighted; at first all is well.
+    """EMAs of the predicted labels and entropies, with healthy initial values.
 
     >>> window = Window(classes=2)
     >>> window.add(torch.tensor([[9.0, 0.0]]), torch.tensor([True]), length=1)
@@ -41,7 +41,7 @@ class Window:
         self.entropy = torch.zeros(())
 
     def add(self, logits: Tensor, counted: Tensor, length: int) -> None:
-        """Move towards a batch by the share 1 - e^(-n/length); only samples that count are taken."""
+        """Update the EMAs with the weight 1 - e^(-n/length), where n samples of the batch count."""
         entropies = entropy(logits.float())
         weights = (counted & entropies.isfinite()).float()
         total = weights.sum()
@@ -58,7 +58,7 @@ class Window:
         return (-(self.usage * log_usage).sum()).exp()
 
     def state(self) -> dict[str, Any]:
-        """Return it for `state_dict`; what follows sets new tensors and writes into none."""
+        """Return it for `state_dict`; `add` replaces the tensors and writes to none."""
         return {"usage": self.usage, "entropy": self.entropy}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Which samples look like nothing known: pure functions of images and logits, on their device."""
+"""Which samples are out-of-distribution: pure functions of images and logits, on their device."""
 
 import math
 
@@ -40,7 +40,7 @@ def is_noise(images: Tensor) -> Tensor:
 
 
 def is_clipped(images: Tensor) -> Tensor:
-    """Whether hardly a pixel of each image in [0, 1] lies between black and full light, and both ends occur.
+    """Whether nearly all pixels of each image in [0, 1] are black or white, and both occur.
 
     >>> ramp = torch.linspace(0, 1, 32).expand(1, 3, 32, 32)
     >>> is_clipped(ramp.round()).item(), is_clipped(ramp).item(), is_clipped(ramp * 0 + 1).item()

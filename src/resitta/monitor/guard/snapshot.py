@@ -1,4 +1,4 @@
-"""A copy of everything a learner owns, in memory: what a rollback goes back to."""
+"""In-memory copies of everything a learner owns, for rollbacks."""
 
 import copy
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from resitta.runtime.rollback import copies
 
 
 class Snapshot:
-    """The learner's state and the random generator's, as they are now. Weights shared with the source are not copied.
+    """A copy of the learner's and the random generator's state. Weights shared with the source are not copied.
 
     >>> from resitta import adapt
     >>> from resitta.conformance import tiny_network
@@ -34,12 +34,12 @@ class Snapshot:
         self.samples = adapter.samples
 
     def restore(self, adapter: AdapterLike) -> None:
-        """Make the adapter what it was; the snapshot can be used again."""
+        """Restore the adapter; the snapshot can be used again."""
         adapter.learner.load_state_dict(self._state)
         adapter.generator.set_state(self._generator)
 
     def state(self) -> dict[str, Any]:
-        """All of it as nested dicts, for `state_dict`; nobody may write into its tensors."""
+        """Return it for `state_dict`; its tensors must not be written to."""
         return {"learner": self._state, "generator": self._generator, "samples": self.samples}
 
     @classmethod
@@ -59,11 +59,7 @@ class Snapshot:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested dicts and lists.
-
-    >>> [tensor.item() for tensor in tensors_in({"a": torch.tensor(1), "b": [2, {"c": torch.tensor(3)}]})]
-    [1, 3]
-    """
+    """All tensors in nested dicts and lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -72,46 +68,41 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 class History:
-    """The states an adapter can go back to: the one after its last update, and the last one known to be healthy.
+    """The states an adapter can return to: the one after its last update, and the last one known to be healthy.
 
-    A state is known to be healthy when updates have been kept for `trust_after` further samples. Where the adapter
-    begins with a state of which nothing is known, `healthy` is another one to go back to.
+    A state is known to be healthy when updates have been kept for `trust_after` further samples. `healthy` is the one
+    to return to if nothing is known about the adapter's present state.
     """
 
     def __init__(self, adapter: AdapterLike, trust_after: int, healthy: Snapshot | None = None) -> None:
         self.trust_after = trust_after
         self._last = self._candidate = Snapshot(adapter)
-        self._healthy = healthy or self._last
-
-    @property
-    def healthy(self) -> Snapshot:
-        """What a collapse goes back to."""
-        return self._healthy
+        self.healthy = healthy or self._last
 
     def keep(self, now: Snapshot) -> None:
-        """Remember the state after an update that no guard objected to."""
+        """Remember the state after a healthy update."""
         self._last = now
         if now.samples - self._candidate.samples >= self.trust_after:
-            self._healthy, self._candidate = self._candidate, now
+            self.healthy, self._candidate = self._candidate, now
 
     def undo(self, adapter: AdapterLike) -> None:
-        """Go back to the state after the last update that was kept."""
+        """Return to the state after the last update that was kept."""
         self._last.restore(adapter)
 
     def roll_back(self, adapter: AdapterLike) -> None:
-        """Go back to the last healthy state."""
-        self._healthy.restore(adapter)
-        self._last = self._candidate = self._healthy
+        """Return to the last healthy state."""
+        self.healthy.restore(adapter)
+        self._last = self._candidate = self.healthy
 
     @property
     def snapshots(self) -> list[Snapshot]:
-        """The different ones among the last, the candidate and the healthy one."""
-        return list(dict.fromkeys((self._last, self._candidate, self._healthy)))
+        """The distinct ones among the last, the candidate and the healthy one."""
+        return list(dict.fromkeys((self._last, self._candidate, self.healthy)))
 
     def state(self) -> dict[str, Any]:
-        """All snapshots for `state_dict`, each once, and which of them plays which part."""
+        """Return the distinct snapshots for `state_dict`, and the index of each role."""
         different = self.snapshots
-        parts = [different.index(snapshot) for snapshot in (self._last, self._candidate, self._healthy)]
+        parts = [different.index(snapshot) for snapshot in (self._last, self._candidate, self.healthy)]
         return {"snapshots": [snapshot.state() for snapshot in different], "parts": parts}
 
     @classmethod
@@ -120,5 +111,5 @@ class History:
         history = cls.__new__(cls)
         history.trust_after = trust_after
         different = [Snapshot.of(snapshot) for snapshot in state["snapshots"]]
-        history._last, history._candidate, history._healthy = (different[part] for part in state["parts"])
+        history._last, history._candidate, history.healthy = (different[part] for part in state["parts"])
         return history
