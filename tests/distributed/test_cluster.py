@@ -1,6 +1,6 @@
 import pytest
 
-from resitta.distributed.cluster import cluster, knock
+from resitta.distributed.cluster import check_reachable, cluster
 from resitta.errors import MissingExtra, WorkerLost
 
 
@@ -12,10 +12,10 @@ def test_a_cluster_that_does_not_answer_is_named() -> None:
 
 
 @pytest.mark.parametrize("address", [None, "auto", "local"])
-def test_only_addresses_with_a_port_can_be_knocked_at(address: str | None) -> None:
-    knock(address)
+def test_only_addresses_with_a_port_are_checked(address: str | None) -> None:
+    check_reachable(address)
     with pytest.raises(OSError, match="refused"):
-        knock("ray://127.0.0.1:1")
+        check_reachable("ray://127.0.0.1:1")
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

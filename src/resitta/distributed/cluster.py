@@ -20,9 +20,7 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
         return
     own = {"address": "local", "num_cpus": workers, "include_dashboard": False}
     try:
-        host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-        if colon and port.isdecimal():
-            socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+        check_reachable(address)
         ray.init(**(own if address is None else {"address": address}), log_to_driver=False, logging_level="error")
     except (OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
@@ -31,3 +29,10 @@ def cluster(address: str | None = None, workers: int | None = None) -> Iterator[
         yield ray
     finally:
         ray.shutdown()
+
+
+def check_reachable(address: str | None) -> None:
+    """Raise an OSError at once if nothing listens at HOST:PORT or ray://HOST:PORT."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()

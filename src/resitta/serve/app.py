@@ -125,8 +125,8 @@ def _add_error_handlers(app: FastAPI, metrics: ServiceMetrics) -> None:
 class LastResponse(JSONResponse):
     """The last response of a connection, for a client that may still be sending.
 
-    Closing a connection with unread bytes resets it, and the client might never see the response. So the rest of the
-    request is read and dropped, up to a limit, before the connection is closed.
+    Closing a connection with unread bytes resets it, and the client may lose the response. So the rest of the request
+    is read and dropped first, up to a limit.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,13 +134,11 @@ class LastResponse(JSONResponse):
         headers = [*self.raw_headers, (b"connection", b"close")]
         await send({"type": "http.response.start", "status": self.status_code, "headers": headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        left, more = LINGER_BYTES, True
         with suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
-                await _drop(receive)
+                while left > 0 and more:
+                    message = await receive()
+                    more = message["type"] == "http.request" and message.get("more_body", False)
+                    left -= len(message.get("body", b""))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _drop(receive: Receive) -> None:
-    left = LINGER_BYTES
-    while left > 0 and (message := await receive())["type"] == "http.request" and message.get("more_body", False):
-        left -= len(message.get("body", b""))

@@ -27,10 +27,8 @@ REQUEST = struct.Struct("<HQ")
 """The bytes of the content type and of the body, which follow."""
 REPLY = struct.Struct("<HIQ")
 """An HTTP status, the number of images, and the length of what follows: the images if decoded, else a sentence."""
-OK, ELSEWHERE = 200, 300
-"""Decoded to uint8; and: too much work for this lane, use the other one."""
-FLOATS = 201
-"""Decoded to float32."""
+OK, FLOATS, ELSEWHERE = 200, 201, 300
+"""Decoded to uint8; decoded to float32; too much work for this lane, use the other one."""
 
 
 @dataclass(frozen=True, kw_only=True)

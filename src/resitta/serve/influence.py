@@ -25,13 +25,8 @@ from resitta.training.network import Network
 
 EVERY = 8
 """Updates between two measurements: one costs a third of an update on a CPU, all of them 4 % of the time to learn."""
-
-OWN = 12
-"""How many of a client's images the statistics move towards."""
-
-OTHERS = 24
-"""How many images of other clients are predicted, before and after."""
-
+OWN, OTHERS = 12, 24
+"""How many of a client's images the statistics move towards, and how many of other clients are predicted."""
 RATE = 0.2
 """How far the statistics move towards the client's: as in four or five updates of ResiTTA from its images alone."""
 

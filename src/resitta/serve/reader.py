@@ -1,4 +1,4 @@
-"""The reader: one thread that predicts what requests ask for, several requests at once where they coincide."""
+"""The reader: one thread that predicts the images of requests, in batches of several requests."""
 
 import threading
 from collections import deque
@@ -20,7 +20,7 @@ Predict = Callable[[Tensor, list[str]], Predicted]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request gets: logits on the host, the version of the state, and how many of its images will be learned."""
+    """The answer to a request: logits on the host, the version, and how many of its images will be learned from."""
 
     logits: Tensor
     version: int
@@ -35,7 +35,7 @@ class _Request:
 
 
 class Reader:
-    """Gathers requests for at most `wait_ms`, or until `batch` images are there, and predicts them together.
+    """Predicts requests in batches: of `batch` images, or of those that arrive within `wait_ms`.
 
     >>> reader = Reader(lambda images, clients: (images.flatten(1), 7, [True] * len(images)), Limits())
     >>> reader.start()
@@ -58,7 +58,7 @@ class Reader:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer what is waiting, and stop."""
+        """Answer waiting requests, and stop."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -70,7 +70,7 @@ class Reader:
         return self._thread.is_alive() and not self._closed
 
     def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
-        """Queue a request; refused when too many images wait already. Cancel the future to give up."""
+        """Queue a request, or refuse it if too many images wait. Cancel the future to withdraw it."""
         request = _Request(images, client, Future())
         with self._changed:
             if self._closed:
@@ -89,7 +89,7 @@ class Reader:
                 self._answer(wanted)
 
     def _gather(self) -> list[_Request]:
-        """Wait for a request, then for others that share its batch; return none once all are answered and it closes."""
+        """Wait for a batch of requests; return none once the reader is closed and all are answered."""
         found: list[_Request] = []
         room = self.limits.batch
         with self._changed:

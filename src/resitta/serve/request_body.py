@@ -1,4 +1,4 @@
-"""Read the body of a request within limits of time and size. Decoders take it apart."""
+"""Read the body of a request within limits of time and size."""
 
 import asyncio
 from collections import Counter

@@ -116,11 +116,7 @@ class PredictRoutes:
 
 
 def to_floats(images: Tensor) -> Tensor:
-    """Scale uint8 images to [0, 1]; floats stay as they are.
-
-    >>> to_floats(torch.tensor([0, 51], dtype=torch.uint8))
-    tensor([0.0000, 0.2000])
-    """
+    """Scale uint8 images to [0, 1]; floats are returned unchanged."""
     return images.float() / 255 if images.dtype == torch.uint8 else images
 
 

@@ -1,7 +1,8 @@
-"""The service without HTTP: readers that predict, and a writer that learns from what they have predicted."""
+"""The service without HTTP: readers that predict, and a writer that learns from their samples."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,14 +33,14 @@ class LearnerService(Protocol):
         """Finish the step under way, save, and stop."""
 
     def ask(self, task: Task, *arguments: Any) -> "Future[Any]":
-        """Run a task that needs the adapter for itself, before learning further."""
+        """Run a task with exclusive access to the adapter, before the next batch."""
 
     def report(self) -> Report:
         """Return the state, without waiting."""
 
 
 Connect = Callable[[Adapter, StateFolder, Limits, Events], tuple[LearnerService, Sequence[Predict]]]
-"""Makes what learns and, for each reader, what predicts."""
+"""Returns the learner and, for each reader, its function that predicts."""
 
 
 def connect_threads(
@@ -96,7 +97,7 @@ class Service:
             reader.start()
 
     def close(self) -> None:
-        """Answer what waits, save the state, and stop."""
+        """Answer waiting requests, save the state, and stop."""
         try:
             for reader in self.readers:
                 reader.close()
@@ -114,7 +115,7 @@ class Service:
     def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
         """Predict images, N×3×size×size in [0, 1], and learn from them later.
 
-        `client`: who sends them. All clients have the same share of what is learned from.
+        `client` is the key of their sender. All clients have an equal share of what is learned from.
         """
         return min(self.readers, key=lambda reader: reader.waiting).submit(images, client)
 
@@ -136,7 +137,6 @@ class Service:
     def stats(self) -> dict[str, Any]:
         """The state of the service as JSON. Never waits for the writer."""
         report = self.writer.report()
-        adapted = report.stats
         stats: dict[str, Any] = {
             "method": self.adapter.method.name,
             "version": report.version,
@@ -145,13 +145,7 @@ class Service:
             "predicted": self.predicted,
             **vars(report.counters),
             "waiting_for_prediction": self.waiting,
-            "adapter": {
-                "samples": adapted.samples,
-                "updates": adapted.updates,
-                "mean_entropy": adapted.mean_entropy,
-                "bank": None if adapted.bank is None else vars(adapted.bank),
-                "drift": adapted.drift,
-            },
+            "adapter": asdict(report.stats),
             "snapshots": self.folder.versions(),
             "failed_saves": report.failed_saves,
             "guard_fired": report.guard_fired,
@@ -165,7 +159,7 @@ class Service:
         return stats
 
     def _count_classes(self) -> int:
-        """Predict one grey image; a model that does not take such images is refused here."""
+        """Predict one grey image, which also refuses models that do not take such images."""
         with self.adapter.paused() as adapter:
             grey = torch.full((1, 3, self.size, self.size), 0.5, device=adapter.source.device)
             logits: Tensor = adapter(grey)
