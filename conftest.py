@@ -4,9 +4,13 @@ import faulthandler
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
+SERVICE = ("fastapi", "uvicorn", "prometheus_client", "httpx", "websockets")
+OF_THE_SERVICE = ["src/resitta/serve", "tests/serve", "tests/cli/test_serve.py"]
+collect_ignore = [] if all(map(find_spec, SERVICE)) else OF_THE_SERVICE
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; processes that tests start inherit it
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,6 @@ from tests.tools import Gate
 from torch import Tensor, nn
 
 from resitta import method
-
-SERVICE = ("fastapi", "uvicorn", "prometheus_client", "python_multipart", "httpx", "websockets")
-collect_ignore = [] if all(map(find_spec, SERVICE)) else ["serve", "cli/test_serve.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """The suite ends, and passes, wherever it is started."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -73,3 +74,8 @@ def test_processes_of_a_test_do_not_ignore_sigint() -> None:
     asked = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "True\n"
+
+
+def test_no_test_of_the_service_is_left_out_where_it_is_installed() -> None:
+    pytest.importorskip("fastapi")
+    assert runpy.run_path(str(ROOT / "conftest.py"))["collect_ignore"] == []

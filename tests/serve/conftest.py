@@ -18,6 +18,8 @@ from resitta.serve.server import listen, make_server
 from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 
+collect_ignore = ["real_images.py"]  # hooks for schemathesis, which need it
+
 
 @pytest.fixture
 def limits() -> Limits:
