@@ -25,6 +25,9 @@ from resitta.runtime.learn_queue import Counters, LearnQueue, Samples
 from resitta.runtime.learner_thread import LearnerThread
 from resitta.runtime.locks import new_lock
 
+# A forked process cannot use the OpenMP threads that torch started in its parent.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def images(n: int, seed: int = 0) -> Tensor:
     return torch.rand(n, 3, 10, 10, generator=torch.Generator().manual_seed(seed))

@@ -21,6 +21,9 @@ from resitta.runtime import locks
 from resitta.runtime.locks import LockRank, defer_signals, new_lock, synchronized
 from resitta.training.strong_view import identity
 
+# A forked process cannot use the OpenMP threads that torch started in its parent.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def images(n: int, seed: int = 0) -> Tensor:
     return torch.rand(n, 3, 10, 10, generator=torch.Generator().manual_seed(seed))
