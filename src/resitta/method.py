@@ -35,7 +35,7 @@ from resitta.training.sharing import raise_bn_precision
 T = TypeVar("T")
 M = TypeVar("M", bound=type["Method"])
 F = TypeVar("F", bound=Callable[..., Tensor])
-Needs = Literal["nothing", "batch_norm", "running_statistics"]
+Needs = Literal["nothing", "norm", "batch_norm", "running_statistics"]
 _methods: dict[str, type["Method"]] = {}
 
 
@@ -137,7 +137,8 @@ class Method(ABC):
     title: ClassVar[str] = ""
     """The name in tables and on pages, such as "ResiTTA". It is not inherited; without one, `name` is printed."""
     needs: ClassVar[Needs] = "running_statistics"
-    """What a model must have: "nothing", "batch_norm" layers, or such layers with "running_statistics"."""
+    """What a model must have: "nothing", a "norm" layer with affine parameters (BatchNorm, LayerNorm, GroupNorm, ...),
+    "batch_norm" layers, or such layers with "running_statistics"."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
     renamed: ClassVar[Mapping[str, str]] = {}
     """Old names of settings and their new ones; the old ones work for one release, with a warning."""
@@ -149,7 +150,7 @@ class Method(ABC):
 
     @property
     def trains(self) -> Trained:
-        """Which parameters of the caller's network may move: none, the BatchNorm affine ones, or all."""
+        """Which parameters of the caller's network may move: none, the affine ones of norm layers, or all."""
         return "affine"
 
     @abstractmethod

@@ -18,7 +18,7 @@ from resitta.conformance.held import held, lost
 from resitta.conformance.subject import Subject
 from resitta.errors import BadImages, BadState, NonConformant, NotExportable
 from resitta.method import Learner, create
-from resitta.norm.bn_layers import bn_layers
+from resitta.norm.affine_layers import affine_tensors
 from resitta.training.network import Network
 
 LONGEST = 1600
@@ -268,8 +268,8 @@ def expect(kept: bool, broken: str) -> None:
 
 
 def _frozen_tensors(network: Network, keep_affine: bool) -> Iterator[tuple[str, Tensor]]:
-    """The parameters of a network, in a fixed order, without the BatchNorm affine ones unless asked for."""
-    affine = {id(p) for _, layer in bn_layers(network.model) for p in (layer.weight, layer.bias)}
+    """The parameters of a network, in a fixed order, without the affine ones of norm layers unless asked for."""
+    affine = set(map(id, affine_tensors(network.model)))
     return ((name, p) for name, p in network.all_parameters() if keep_affine or id(p) not in affine)
 
 

@@ -9,6 +9,7 @@ from resitta.method import Method
 
 NEEDS = {
     "nothing": "any model",
+    "norm": "normalisation layers",
     "batch_norm": "BatchNorm",
     "running_statistics": "BatchNorm with running statistics",
 }

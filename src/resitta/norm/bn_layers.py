@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from resitta.errors import UnsuitableModel
+from resitta.norm.affine_layers import affine_layers
 
 HALF = frozenset((torch.float16, torch.bfloat16))
 BatchNorm = _BatchNorm
@@ -236,7 +237,11 @@ def check_model(model: nn.Module, *, needs: str, name: str) -> None:
         raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
     _check_hidden_layers(model)
     layers = bn_layers(model)
-    if needs != "nothing" and not layers:
+    if needs == "norm" and not affine_layers(model):
+        raise UnsuitableModel(
+            f"{name} needs normalisation layers with affine parameters; {kind} has none. Use method='source' or 'lame'."
+        )
+    if needs in ("batch_norm", "running_statistics") and not layers:
         remedy = _thaw(model) or f"{kind} has none. Use method='source' or 'lame'."
         raise UnsuitableModel(f"{name} needs BatchNorm layers; {remedy}")
     bare = [place for place, layer in layers if layer.running_mean is None]

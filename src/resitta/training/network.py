@@ -14,7 +14,8 @@ from resitta.accel.bf16_weights import Bf16Weights
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadImages, BadOutput, BadSetting, GroupFailure, ResittaError
 from resitta.inputs import layout_hint
-from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, bn_layers, replace_layers
+from resitta.norm.affine_layers import affine_tensors
+from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, replace_layers
 from resitta.training.classes import count_classes
 from resitta.training.sharing import all_parameters, borrowed, raise_bn_precision, share, unshare
 from resitta.training.strong_view import View
@@ -152,7 +153,7 @@ class Network(nn.Module):
             return [name for name, p in self.model.named_parameters() if p.is_floating_point()]
         if train == "none":
             return []
-        affine = {id(p) for _, layer in bn_layers(self.model) for p in (layer.weight, layer.bias)}
+        affine = set(map(id, affine_tensors(self.model)))
         return [name for name, p in self.model.named_parameters() if id(p) in affine]
 
     def forward(self, images: Tensor) -> Tensor:
