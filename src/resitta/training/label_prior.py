@@ -1,0 +1,308 @@
+"""A label prior in time: neighbours in a stream often share a class, and that says much about the next image.
+
+A network's output p(c) stands for p(image | c) up to the share b(c) that the network gives to class c in general, so a
+prior π(c) turns it into the posterior π(c) p(c) / b(c), normalised. Experts propose the prior of the next sample from
+those before it. They are weighted by their evidence Σ_c π(c) p(c) / b(c), which tells how well they foretell the
+network's outputs, and have a say only while it is significantly above one. On a stream without temporal correlation
+none has, and the logits stay as they are.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from resitta.errors import BadState
+
+Floats = NDArray[np.float64]
+Lookahead = Literal["none", "batch"]
+"""Whether a prediction may use the samples that follow it in its batch."""
+
+STICKY = (0.5, 0.9, 0.99)
+"""Experts that expect the class of the last sample again, with these probabilities."""
+HALF_LIVES = (8, 32)
+"""Experts that expect each class as often as it came lately: the half-lives, in samples, of these frequencies."""
+CHAINS, EXPERTS = len(STICKY), len(STICKY) + len(HALF_LIVES)
+TRUST = np.array([*STICKY, *(0.9 for _ in HALF_LIVES)])[:, None]
+"""The weight of an expert's belief in its prior; the rest is the uniform distribution."""
+RATE = np.array([*(1.0 for _ in STICKY), *(1 - 0.5 ** (1 / life) for life in HALF_LIVES)])[:, None]
+"""How far a belief moves to the posterior of a sample."""
+
+TEMPERATURE = 2.0
+"""Networks are too certain of images from other domains, and over many samples evidence that is too certain adds up."""
+MEMORY = 0.98
+"""By how much the log evidence that weights an expert fades with each sample."""
+BASE_SAMPLES = 10
+"""Over how many samples per class the network's general shares b(c) are averaged."""
+NULL_SAMPLES = 144
+"""Over how many samples the shares are averaged that significance is tested against: the bias of a network changes
+with the domain and is no temporal correlation."""
+BLOCK, BLOCKS, LEAST_BLOCKS = 25, 40, 4
+"""Shares move, and evidence is tested, after each block of samples: its length, how many count, how many are needed."""
+STANDARD_ERRORS, LEAST_EVIDENCE = 4.0, 0.03
+"""An expert has a say while its mean log evidence lies this many standard errors, and this much, above zero."""
+TINY = 1e-12
+DECAY = MEMORY ** np.maximum(0, np.arange(BLOCK)[:, None] - np.arange(BLOCK)) * np.tri(BLOCK)
+"""What is left at each sample of a block of the log evidence of each sample before."""
+
+
+@dataclass(frozen=True)
+class LabelPriorStats:
+    """How much a label prior intervenes: over `samples`, how many were corrected, and how many got another label.
+
+    `on` tells whether it corrects at present. `stay` is the probability with which the present mixture of experts
+    expects the next sample to be of the same class because the last was.
+    """
+
+    samples: int
+    corrected: int
+    relabelled: int
+    on: bool
+    stay: float
+
+
+def smoothed(filtered: Floats, likelihoods: Floats) -> Floats:
+    """Forward-backward smoothing of the sticky chains: T×E×K filtered beliefs and T×K likelihoods.
+
+    >>> filtered = np.tile([[[0.5, 0.5]], [[0.9, 0.1]]], (1, CHAINS, 1))
+    >>> smoothed(filtered, np.array([[1.0, 1.0], [9.0, 1.0]]))[0, 2].round(2)
+    array([0.9, 0.1])
+    """
+    out, ahead, stay = filtered.copy(), np.ones_like(filtered[0]), TRUST[:CHAINS]
+    for t in range(len(filtered) - 2, -1, -1):
+        later = ahead * likelihoods[t + 1]
+        ahead = stay * later + (1 - stay) * later.mean(axis=1, keepdims=True)
+        ahead /= ahead.sum(axis=1, keepdims=True)
+        out[t] *= ahead
+    return out / out.sum(axis=-1, keepdims=True)
+
+
+def is_significant(means: Floats) -> NDArray[np.bool_]:
+    """Whether the mean log evidence of each expert is clearly above zero: a row for each block, a column per expert.
+
+    >>> is_significant(np.array([[1.0, 0.1], [1.1, -0.1], [0.9, 0.2], [1.0, 0.0]]))
+    array([ True, False])
+    """
+    if len(means) < LEAST_BLOCKS:
+        return np.zeros(means.shape[1], dtype=bool)
+    mean, error = means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
+    result: NDArray[np.bool_] = mean > np.maximum(STANDARD_ERRORS * error, LEAST_EVIDENCE)
+    return result
+
+
+@dataclass
+class _Filter:
+    """What is remembered of the stream; a few numbers per class. The arithmetic is that of the module's docstring."""
+
+    beliefs: Floats
+    strength: Floats
+    """The fading log evidence of each expert."""
+    base: Floats
+    base_mass: float
+    null: Floats
+    null_mass: float
+    blocks: Floats
+    speaks: NDArray[np.bool_]
+    pending: Floats
+    """Sums over the block at hand: weighted outputs, outputs, and, in the first entries of the last row, log evidence."""
+    pending_mass: float = 0.0
+    samples: int = 0
+    corrected: int = 0
+    relabelled: int = 0
+
+    @classmethod
+    def begin(cls, classes: int) -> "_Filter":
+        uniform = np.full(classes, 1 / classes)
+        return cls(
+            beliefs=np.tile(uniform, (EXPERTS, 1)),
+            strength=np.zeros(EXPERTS),
+            base=uniform.copy(),
+            base_mass=2.0 * classes,
+            null=uniform.copy(),
+            null_mass=0.0,
+            blocks=np.zeros((0, EXPERTS)),
+            speaks=np.zeros(EXPERTS, dtype=bool),
+            pending=np.zeros((3, max(classes, EXPERTS))),
+        )
+
+    def copy(self) -> "_Filter":
+        return _Filter(**{k: v.copy() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()})
+
+    def take(self, p: Floats) -> tuple[Floats, Floats, Floats]:
+        """Take in outputs that lie in one block; return likelihoods, the experts' posteriors, and their weights."""
+        likelihoods = p / self.base
+        before, posteriors, evidence = self._beliefs(likelihoods)
+        strength = DECAY[: len(p), : len(p)] @ np.log(evidence)
+        strength += MEMORY ** np.arange(1, len(p) + 1)[:, None] * self.strength
+        weights = self._weights(strength)
+        foretold = self._foretold(weights, strength, evidence)
+        self.strength = strength[-1]
+        self._remember(p, before, foretold)
+        return likelihoods, posteriors, weights
+
+    def _beliefs(self, likelihoods: Floats) -> tuple[Floats, Floats, Floats]:
+        """Each expert's belief before each sample, its posterior, and its evidence: the one loop over samples."""
+        count, classes = likelihoods.shape
+        before, posteriors = np.empty((2, count, EXPERTS, classes))
+        evidence = np.empty((count, EXPERTS))
+        belief, rest = self.beliefs, (1 - TRUST) / classes
+        for t, likelihood in enumerate(likelihoods):
+            before[t] = belief
+            joint = np.multiply(TRUST, belief, out=posteriors[t])
+            joint += rest
+            joint *= likelihood
+            evidence[t] = total = joint.sum(axis=1)
+            joint /= total[:, None]
+            belief = belief + RATE * (joint - belief)
+        self.beliefs = belief
+        return before, posteriors, evidence
+
+    def _weights(self, strength: Floats) -> Floats:
+        """The weights of the experts that speak and, in the last column, of the plain network."""
+        raw = np.exp(np.clip(strength, -30.0, 30.0)) * self.speaks
+        weights = np.concatenate((raw, np.ones((len(raw), 1))), axis=1)
+        normalised: Floats = weights / weights.sum(axis=1, keepdims=True)
+        return normalised
+
+    def _foretold(self, weights: Floats, strength: Floats, evidence: Floats) -> Floats:
+        """The evidence of the mixture, with the weights from before each sample."""
+        earlier = self._weights(strength - np.log(evidence))
+        result: Floats = (earlier[:, :-1] * evidence).sum(axis=1) + earlier[:, -1]
+        return result
+
+    def _remember(self, p: Floats, before: Floats, foretold: Floats) -> None:
+        """Add the samples to the sums of the block. What was foretold repeats what is known, and weighs less in b."""
+        weight = np.clip(foretold**-0.5, 0.1, 10.0)
+        over_null = np.einsum("tek,tk->te", before, p / self.null)
+        logs = np.log(TRUST[:, 0] * over_null + (1 - TRUST[:, 0]))
+        self.pending[0, : p.shape[1]] += weight @ p
+        self.pending[1, : p.shape[1]] += p.sum(axis=0)
+        self.pending[2, :EXPERTS] += logs.sum(axis=0)
+        self.pending_mass += float(weight.sum())
+        self.samples += len(p)
+        if self.samples % BLOCK == 0:
+            self._close_block(p.shape[1])
+
+    def _close_block(self, classes: int) -> None:
+        """Move the shares by the sums of a block, and decide who speaks."""
+        weighted, plain, logs = self.pending[0, :classes], self.pending[1, :classes], self.pending[2, :EXPERTS]
+        mass, n = self.base_mass + self.pending_mass, self.null_mass
+        self.base = np.maximum((self.base_mass * self.base + weighted) / mass, TINY)
+        self.base_mass = min(mass, float(BASE_SAMPLES * classes))
+        mean = (n + classes) * self.null - 1  # without the one sample per class that keeps it above zero
+        kept = min(n, NULL_SAMPLES) / max(n, 1.0)
+        self.null_mass = kept * n + BLOCK
+        self.null = (kept * mean + plain + 1) / (self.null_mass + classes)
+        self.blocks = np.concatenate((self.blocks, logs[None] / BLOCK))[-BLOCKS:]
+        self.speaks = is_significant(self.blocks)
+        self.pending, self.pending_mass = np.zeros_like(self.pending), 0.0
+
+
+class TemporalPrior(nn.Module):
+    """Corrects logits by what the samples before them tell, and learns from them whether and how far that reaches.
+
+    >>> prior, generator = TemporalPrior(), torch.Generator().manual_seed(0)
+    >>> labels = torch.arange(1000) // 100 % 5  # runs of a hundred
+    >>> logits = 2 * nn.functional.one_hot(labels, 5) + torch.randn(1000, 5, generator=generator)
+    >>> corrected = torch.cat([prior(batch) for batch in logits.split(64)])
+    >>> [round(float((found.argmax(1) != labels).float().mean()), 2) for found in (logits, corrected)]
+    [0.23, 0.04]
+    """
+
+    def __init__(self, *, lookahead: Lookahead = "none") -> None:
+        super().__init__()
+        self.lookahead = lookahead
+        self._filter: _Filter | None = None
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Return the corrected logits, log p(class | this image and those before it), and learn from the batch."""
+        rows = logits.detach().double().cpu().numpy()
+        usable = np.isfinite(rows.max(axis=1, initial=-np.inf))
+        if self._filter is None or self._filter.base.shape != rows.shape[1:]:
+            self._filter = _Filter.begin(rows.shape[1])
+        found = self._correct(self._filter, rows[usable])
+        corrected = np.isfinite(found[:, 0])
+        self._filter.corrected += int(corrected.sum())
+        self._filter.relabelled += int((found.argmax(1) != rows[usable].argmax(1))[corrected].sum())
+        if not corrected.any():
+            return logits
+        places = torch.from_numpy(np.flatnonzero(usable)[corrected]).to(logits.device)
+        return logits.index_copy(0, places, torch.from_numpy(found[corrected]).to(logits))
+
+    def peek(self, logits: Tensor) -> Tensor:
+        """Return the corrected logits and learn nothing."""
+        before = self.keep()
+        try:
+            return self(logits)
+        finally:
+            self.bring_back(before)
+
+    def _correct(self, state: _Filter, rows: Floats) -> Floats:
+        """The log posterior of each sample; NaN where no expert speaks."""
+        p = _softmax(rows / TEMPERATURE)
+        parts, start = [], 0
+        while start < len(p):
+            stop = min(len(p), start + BLOCK - state.samples % BLOCK)
+            parts.append((p[start:stop], *state.take(p[start:stop])))
+            start = stop
+        if not parts:
+            return rows
+        outputs, likelihoods, posteriors, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        if self.lookahead == "batch":
+            posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods)
+        mixture = np.einsum("te,tek->tk", weights[:, :-1], posteriors) + weights[:, -1:] * outputs
+        speaks = weights[:, :-1].any(axis=1)
+        found: Floats = np.where(speaks[:, None], np.log(np.maximum(mixture, np.finfo(np.float32).tiny)), np.nan)
+        return found
+
+    @property
+    def on(self) -> bool:
+        """Whether any expert has a say at present."""
+        return self._filter is not None and bool(self._filter.speaks.any())
+
+    @property
+    def stats(self) -> LabelPriorStats:
+        """How much it intervenes."""
+        state = self._filter or _Filter.begin(2)
+        weights = state._weights(state.strength[None])[0, :CHAINS]
+        stay = float(weights @ TRUST[:CHAINS, 0])
+        return LabelPriorStats(state.samples, state.corrected, state.relabelled, self.on, round(stay, 4))
+
+    def keep(self) -> _Filter | None:
+        """Return a copy of everything it remembers."""
+        return None if self._filter is None else self._filter.copy()
+
+    def bring_back(self, kept: _Filter | None) -> None:
+        """Undo what was learned since `keep`."""
+        self._filter = kept
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return everything it remembers, for `state_dict`."""
+        kept = {} if self._filter is None else vars(self._filter)
+        return {name: torch.from_numpy(v.copy()) if isinstance(v, np.ndarray) else v for name, v in kept.items()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take it back from a `state_dict`."""
+        if not state:
+            self._filter = None
+            return
+        values = {name: v.cpu().numpy().copy() if isinstance(v, Tensor) else v for name, v in state.items()}
+        fresh = _Filter.begin(values["base"].shape[0])
+        wrong = [f.name for f in fields(_Filter) if np.shape(values.get(f.name))[-1:] != np.shape(vars(fresh)[f.name])[-1:]]
+        if wrong:
+            raise BadState(f"the state of the label prior does not fit: {', '.join(wrong)} have other shapes")
+        self._filter = _Filter(**values)
+
+
+def _softmax(rows: Floats) -> Floats:
+    """The probabilities of logits.
+
+    >>> _softmax(np.zeros((1, 2)))
+    array([[0.5, 0.5]])
+    """
+    raised = np.exp(rows - rows.max(axis=1, keepdims=True))
+    result: Floats = raised / raised.sum(axis=1, keepdims=True)
+    return result
