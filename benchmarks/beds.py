@@ -28,6 +28,7 @@ from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
+from resitta.bench.source_data import SourceData
 from resitta.data.datasets import ImageSet
 from resitta.method import create
 from resitta.models import create as create_model
@@ -162,6 +163,9 @@ def open_bench(args: argparse.Namespace) -> Bench:
         about={"bed": args.bed},
         options={} if args.precision == "exact" else {"precision": args.precision},
         circumstances={"processes_on_the_device": args.workers},
+        source=SourceData(
+            data=args.beds / TESTBEDS[args.bed].images, cache=args.out / "source", size=protocol_of(args).batch_size
+        ),
     )
 
 
