@@ -4,7 +4,7 @@ import copy
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -30,7 +30,7 @@ from resitta.inputs import (
 )
 from resitta.method import Method, create
 from resitta.monitor.callbacks import Callback
-from resitta.monitor.events import EventHandler, Listener, Restarted
+from resitta.monitor.events import EventHandler, LabelPriorSwitched, Listener, Restarted
 from resitta.monitor.guard import Guard, GuardCallback, guard_callback
 from resitta.monitor.stats import Stats, stats_of
 from resitta.norm.bn_layers import check_model
@@ -39,6 +39,7 @@ from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
 from resitta.runtime.rollback import Rollback
 from resitta.training.entropy import tally
+from resitta.training.label_prior import TemporalPrior
 from resitta.training.network import Network, Normalized, Output, Precision
 from resitta.training.sharing import match_bn_precision, once_per_tensor
 
@@ -220,12 +221,19 @@ class Adapter(nn.Module):
     @synchronized
     def reset(self) -> None:
         """Return to the source, bit for bit: a new learner starts."""
-        self.samples = 0
+        self.samples = self.batches = 0
         self.generator.manual_seed(self.options.seed)
+        self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
+        self.prior = TemporalPrior(lookahead=self.method.lookahead) if self.method.label_prior == "temporal" else None
+        self._corrected = False
+        self._start()
+        self.emit(Restarted(samples=0))
+
+    def _start(self) -> None:
+        """Start a new learner on the source."""
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
-            self.rollback = Rollback(self.learner, self.generator)
-            self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
+        self.rollback = Rollback(self.learner, self.generator)
         for module in self.modules():
             if isinstance(module, CudaGraphs):  # background learning yields to predictions, a graph cannot
                 module.enabled = self.options.cuda_graphs and self.background is None
@@ -235,7 +243,6 @@ class Adapter(nn.Module):
             from resitta.distributed.group import join  # noqa: PLC0415  (torch.distributed is slow to import)
 
             join(self, self.options.group)
-        self.emit(Restarted(samples=0))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
@@ -247,10 +254,11 @@ class Adapter(nn.Module):
             predicted = predict_early(images, pixels, predict) if early else None
             finite = pixels.check(self.options.non_finite)
             if finite is not None:
-                return answer_finite(images, finite, predict, predict if paused else learn)
+                answer = (lambda images: self._peek(predict(images))) if paused else learn
+                return answer_finite(images, finite, predict, answer)
             if not paused:
                 return learn(images, predicted)
-            return predict(images) if predicted is None else predicted
+            return self._peek(predict(images) if predicted is None else predicted)
 
     def learn_from(self, images: Tensor, logits: Tensor) -> None:
         """Learn from a batch that was predicted elsewhere: by an exported copy, or by another process.
@@ -301,27 +309,46 @@ class Adapter(nn.Module):
         finally:
             self.generator.set_state(before)
 
-    def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
+    def _peek(self, logits: Tensor) -> Tensor:
+        """Correct logits by the label prior, which learns nothing from them."""
+        return logits if self.prior is None else self.prior.peek(logits)
+
+    def learn(self, images: Tensor, predicted: Tensor | None = None, corrected: Tensor | None = None) -> Tensor:
         """Predict, unless that was done elsewhere, and learn, with the callbacks around it; return the logits.
 
         All or nothing: a step that fails leaves the adapter unchanged. The caller holds `lock`; without it, call the
-        adapter or `learn_from`.
+        adapter or `learn_from`. `corrected`: the logits that the label prior made of `predicted`, if it has seen them.
         """
+        if self.method.reset_every and self.batches and self.batches % self.method.reset_every == 0:
+            self._restart()
         for callback in self.callbacks:
             callback.before_step(self, images)
-        learner = self.learner
-        with self.rollback.unless_complete(tensors=learner.may_update(images)):
+        learner, prior = self.learner, self.prior if corrected is None else None
+        with (
+            self.rollback.unless_complete(tensors=learner.may_update(images)),
+            nullcontext() if prior is None else prior.unless_complete(),
+        ):
             if predicted is None and learner.learns_from_predictions:
                 predicted = learner.predict(images).detach()
             logits = learner.step(images).detach() if predicted is None else predicted
             totals = self.entropies.to(logits.device)
             entropies = self.replay(tally, logits, totals).clone() if logits.is_cuda else tally(logits, totals)
-            if predicted is not None:
-                learner.learn_from(images, predicted)  # the last operation that may fail: see Rollback
-        self.samples, self.entropies = self.samples + len(images), entropies
+            answer = (logits if prior is None else prior(logits)) if corrected is None else corrected
+            if predicted is not None:  # the last operation that may fail: see Rollback
+                learner.learn_from(images, answer if self.method.feedback else predicted)
+        self.samples, self.batches, self.entropies = self.samples + len(images), self.batches + 1, entropies
         for callback in self.callbacks:
             callback.after_step(self, images, logits)
-        return logits
+        if self.prior is not None and self.prior.on != self._corrected:
+            self._corrected = self.prior.on
+            self.emit(LabelPriorSwitched(samples=self.samples, on=self._corrected))
+        return answer
+
+    def _restart(self) -> None:
+        """Start from the source again within a stream: counters and the label prior continue."""
+        updates = self.learner.updates
+        self._start()
+        self.learner.updates = updates
 
     def sync(self) -> None:
         """Wait until everything predicted so far has been learned from; only `background=True` has to."""
@@ -409,6 +436,7 @@ class Adapter(nn.Module):
 
     def _loaded(self) -> None:
         """Publish the new state to predictions and callbacks."""
+        self._corrected = self.prior is not None and self.prior.on
         if self.background is not None:
             self.background.publish(self)
         self.emit(Restarted(samples=self.samples))

@@ -27,7 +27,8 @@ from resitta._deprecated import rename, rename_methods, rename_settings
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadSetting, UnknownName, near
 from resitta.memory.memory import Memory
-from resitta.settings import check_settings
+from resitta.settings import check_settings, setting
+from resitta.training.label_prior import Lookahead, TemporalPrior
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Optimizer
 from resitta.training.sharing import raise_bn_precision
@@ -132,7 +133,10 @@ class Learner(nn.Module, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """The settings of a method. Subclass it as a frozen, keyword-only dataclass and `register` it."""
+    """The settings of a method. Subclass it as a frozen, keyword-only dataclass and `register` it.
+
+    Every method has the settings declared here; the adapter applies them.
+    """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -148,10 +152,19 @@ class Method(ABC):
     without_source: ClassVar[str] = ""
     """Of a method that needs source data: one that works without."""
 
+    label_prior: Literal["none", "temporal"] = setting(
+        "none", doc="correct predictions by what the images before tell, where neighbours share a class"
+    )
+    lookahead: Lookahead = setting("none", doc="with a label prior, use the images that follow in the batch, too")
+    feedback: bool = setting(False, doc="with a label prior, learn from the corrected predictions")
+    reset_every: int | None = setting(None, at_least=1, doc="start again from the source after this many batches")
+
     def __post_init__(self) -> None:
         if takes_source(self) and "source" in vars(self):
             object.__setattr__(self, "source", as_source(vars(self)["source"]))
         check_settings(self)
+        if self.label_prior == "none" and (self.lookahead != "none" or self.feedback):
+            raise BadSetting("lookahead and feedback belong to a label prior; pass label_prior='temporal' too")
 
     @property
     def trains(self) -> Trained:
@@ -187,11 +200,17 @@ def takes_source(method: Method | type[Method]) -> bool:
     return cls.prepare is not Method.prepare
 
 
+COMMON = frozenset(field.name for field in dataclasses.fields(Method))
+"""The settings that every method has."""
+
+
 class AdapterLike(Protocol):
     """What the runtime, monitors and checkpoints use of a `resitta.Adapter`, which they do not import."""
 
     method: Method
     learner: Learner
+    prior: TemporalPrior | None
+    batches: int
     generator: torch.Generator
     samples: int
     entropies: Tensor
@@ -215,7 +234,7 @@ class AdapterLike(Protocol):
     def mean_entropy(self) -> float:
         """The mean entropy of all predictions learned from so far."""
 
-    def learn(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
+    def learn(self, images: Tensor, predicted: Tensor | None = None, corrected: Tensor | None = None) -> Tensor:
         """Predict, unless that was done elsewhere, and learn; the caller holds `lock`."""
 
     def reset(self) -> None:

@@ -13,7 +13,7 @@ from resitta.checkpoint.format import read, seal
 from resitta.checkpoint.source_data import KIND, packed, unpacked
 from resitta.checkpoint.values import check_values
 from resitta.errors import BadState, UnsuitableModel
-from resitta.method import AdapterLike, create, get_method, list_methods
+from resitta.method import COMMON, AdapterLike, create, get_method, list_methods
 from resitta.monitor.guard import Guard, load_guard
 from resitta.training.source_statistics import SourceStatistics
 
@@ -85,6 +85,7 @@ def extra_state(adapter: AdapterLike) -> dict[str, Any]:
         "method": adapter.method.name,
         "model": adapter.fingerprint.structure,
         "samples": adapter.samples,
+        "batches": adapter.batches,
         "entropies": adapter.entropies,
         "generator": adapter.generator.get_state(),
     }
@@ -97,7 +98,7 @@ def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
         raise BadState(f"it was saved by method {state['method']!r}")
     if state["model"] != adapter.fingerprint.structure:
         raise BadState("it was saved with a model whose tensors have other names or shapes, or other classes")
-    adapter.samples = int(state["samples"])
+    adapter.samples, adapter.batches = int(state["samples"]), int(state.get("batches", 0))
     adapter.entropies = state["entropies"].clone()
     adapter.generator.set_state(state["generator"].cpu())
     load_guard(adapter, state.get("guard"))
@@ -135,8 +136,9 @@ def read_document(path: StatePath) -> dict[str, Any]:
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
-    """The values of a settings dataclass, such as a method, by name."""
-    return {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    """The values of a settings dataclass, such as a method, by name; of those that every method has, the unusual."""
+    known = ((field, getattr(settings, field.name)) for field in dataclasses.fields(settings))
+    return {field.name: value for field, value in known if field.name not in COMMON or value != field.default}
 
 
 def present_names(method: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -79,13 +79,21 @@ class GuardEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelPriorSwitched:
+    """The label prior has begun to correct predictions, since neighbours share classes, or has ended to."""
+
+    samples: int
+    on: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restarted:
     """The adapter was reset, or has loaded a state."""
 
     samples: int
 
 
-Event = Updated | GuardFired | GuardEnded | Restarted
+Event = Updated | GuardFired | GuardEnded | LabelPriorSwitched | Restarted
 EventHandler = Callable[[Event], None]
 
 

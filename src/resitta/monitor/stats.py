@@ -8,6 +8,7 @@ from resitta.memory.memory import Memory
 from resitta.method import AdapterLike
 from resitta.norm.bn_layers import AdaptiveBN, bn_layers
 from resitta.norm.resibn import wasserstein
+from resitta.training.label_prior import LabelPriorStats
 from resitta.training.network import Network
 
 
@@ -28,6 +29,7 @@ class Stats:
 
     `mean_entropy` is the mean over all predictions learned from so far. `drift` holds the Wasserstein distance W₂
     between each BatchNorm layer's statistics and the source's; it is empty for methods without statistics of their own.
+    `label_prior` tells how much the label prior intervenes, if there is one.
     """
 
     samples: int
@@ -35,6 +37,7 @@ class Stats:
     mean_entropy: float
     bank: BankStats | None
     drift: dict[str, float]
+    label_prior: LabelPriorStats | None = None
 
     @property
     def mean_drift(self) -> float:
@@ -52,6 +55,7 @@ def stats_of(adapter: AdapterLike) -> Stats:
         mean_entropy=adapter.mean_entropy,
         bank=None if memory is None else bank_stats(memory),
         drift=wasserstein_drift(network.model, adapter.source.model),
+        label_prior=None if adapter.prior is None else adapter.prior.stats,
     )
 
 

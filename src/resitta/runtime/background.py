@@ -87,10 +87,13 @@ class Background:
     def step(self, images: Tensor, predicted: Tensor | None = None) -> Tensor:
         """Return the logits, and offer copies of both for learning: the caller may overwrite them."""
         logits = self.predict(images) if predicted is None else predicted
-        kept = images.clone(), logits.clone()
+        adapter = self._adapter()
+        prior = None if adapter is None else adapter.prior
+        answer = logits if prior is None else prior(logits)
+        kept = images.clone(), (answer if adapter is not None and adapter.method.feedback else logits).clone()
         self.throttle.last = mark(logits)
         self.thread.offer(Samples(*kept, ready=self.throttle.last))
-        return logits
+        return answer
 
     def _take(self) -> None:
         """Copy the newest weights, after the work of other threads with the network on the device."""
@@ -132,7 +135,7 @@ class Background:
             teacher = predictor(adapter.learner, adapter.method.name)
             teacher.channels_last = self.front.network.channels_last  # found out by predicting
             try:
-                adapter.learn(images, logits)
+                adapter.learn(images, logits, corrected=logits)  # the label prior has seen them in `step`
             finally:
                 if adapter.learner.updates != self.front.weights.newest:
                     self.front.weights.put(weights_of(adapter), adapter.learner.updates)
