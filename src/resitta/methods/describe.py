@@ -9,7 +9,7 @@ from resitta.method import Method
 
 NEEDS = {
     "nothing": "any model",
-    "norm": "normalisation layers",
+    "norm": "normalisation layers of any kind",
     "batch_norm": "BatchNorm",
     "running_statistics": "BatchNorm with running statistics",
 }
@@ -22,7 +22,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     >>> from resitta.methods import Tent
     >>> found = describe(Tent)
     >>> found["name"], found["needs"], found["settings"][0]["range"]
-    ('tent', 'BatchNorm', '> 0')
+    ('tent', 'normalisation layers of any kind', '> 0')
     """
     hints = get_type_hints(method)
     return {
