@@ -28,12 +28,12 @@ from resitta.inputs import (
     predict_early,
     refuse_recording,
 )
-from resitta.method import Method, create
+from resitta.method import Method, create, needs_of_methods
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, LabelPriorSwitched, Listener, Restarted
 from resitta.monitor.guard import Guard, GuardCallback, guard_callback
 from resitta.monitor.stats import Stats, stats_of
-from resitta.norm.bn_layers import check_model
+from resitta.norm.requirements import check_model
 from resitta.runtime.background import Background
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
@@ -41,7 +41,7 @@ from resitta.runtime.rollback import Rollback
 from resitta.training.entropy import tally
 from resitta.training.label_prior import TemporalPrior
 from resitta.training.network import Network, Normalized, Output, Precision
-from resitta.training.sharing import match_bn_precision, once_per_tensor
+from resitta.training.sharing import match_norm_precision, once_per_tensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -192,7 +192,7 @@ class Adapter(nn.Module):
     def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
         self.options = Options(**options)
-        check_model(model, needs=method.needs, name=method.name)
+        check_model(model, needs=method.needs, name=method.name, others=needs_of_methods())
         self.guard: GuardCallback | None = guard_callback(self.options.guard)
         self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
         self._equip()
@@ -399,7 +399,7 @@ class Adapter(nn.Module):
             reason = "does more than BatchNorm with fixed statistics can express"
             raise NotExportable(f"{self.method.name} {reason}; keep calling the adapter, with adapter.paused()")
         with torch.inference_mode(False):
-            return match_bn_precision(network.export(), self.source.model)
+            return match_norm_precision(network.export(), self.source.model)
 
     @synchronized
     def save(self, path: str | os.PathLike[str]) -> None:

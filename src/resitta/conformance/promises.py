@@ -21,6 +21,7 @@ from resitta.method import Learner, create
 from resitta.norm.affine_layers import affine_tensors
 from resitta.training.network import Network
 
+PLAIN = {"label_prior": "none", "lookahead": "none", "feedback": False}
 LONGEST = 1600
 """After how many samples a method that declares trained parameters must have moved one."""
 
@@ -50,8 +51,8 @@ def capabilities_are_declared(subject: Subject) -> None:
         adapter(batch)
         adapter.sync()
         if cls.learns_from_predictions:
-            with told.paused():
-                logits = told(batch)
+            with told.lock, torch.no_grad():
+                logits = told.learner.predict(batch)  # without the correction of a label prior
             told.learn_from(batch, logits)
             told.sync()
     if not cls.learns:
@@ -228,8 +229,8 @@ def memory_is_bounded(subject: Subject) -> None:
 
 
 def export_predicts_the_same(subject: Subject) -> None:
-    """Where a method can be exported, the plain model predicts what the paused adapter does."""
-    adapter = subject.adapter()
+    """Where a method can be exported, the plain model predicts what the paused adapter does, but for a label prior."""
+    adapter = dataclasses.replace(subject, method=create(subject.method, **PLAIN)).adapter()
     subject.run(adapter)
     try:
         plain = adapter.export()
