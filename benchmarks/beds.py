@@ -54,6 +54,8 @@ TESTBEDS = {
     "cifar10-wrn28x10": Testbed("cifar10-test.zip", "wrn28x10", "cifar10"),
     "cifar10-wrn16x4": Testbed("cifar10-test.zip", "wrn16x4", "cifar10"),
     "cifar10-wrn16x1": Testbed("cifar10-test.zip", "wrn16x1", "cifar10"),
+    "cifar10-resnet26gn": Testbed("cifar10-test.zip", "resnet26gn", "cifar10"),
+    "cifar10-vit": Testbed("cifar10-test.zip", "vit_cifar", "cifar10"),
     "cifar100-resnext29": Testbed("cifar100-test.zip", "resnext29", "cifar100"),
     "imagenet-resnet50": Testbed(
         "imagenet-val-2k.zip", "resnet50", "imagenet", {"stride_in_1x1": True, "bn_eps": 1e-3, **CAFFE}

@@ -28,12 +28,12 @@ from resitta.inputs import (
     predict_early,
     refuse_recording,
 )
-from resitta.method import Method, create
+from resitta.method import Method, create, needs_of_methods
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, Listener, Restarted
 from resitta.monitor.guard import Guard, GuardCallback, guard_callback
 from resitta.monitor.stats import Stats, stats_of
-from resitta.norm.bn_layers import check_model
+from resitta.norm.requirements import check_model
 from resitta.runtime.background import Background
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
@@ -191,7 +191,7 @@ class Adapter(nn.Module):
     def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
         self.options = Options(**options)
-        check_model(model, needs=method.needs, name=method.name)
+        check_model(model, needs=method.needs, name=method.name, others=needs_of_methods())
         self.guard: GuardCallback | None = guard_callback(self.options.guard)
         self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
         self._equip()

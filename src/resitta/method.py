@@ -259,6 +259,15 @@ def list_methods() -> list[str]:
     return sorted(_known())
 
 
+def needs_of_methods() -> dict[str, Needs]:
+    """Return what every registered method needs of a model, by name.
+
+    >>> needs_of_methods()["source"]
+    'nothing'
+    """
+    return {name: method.needs for name, method in _known().items()}
+
+
 def forget(module: str) -> None:
     """Remove the names that a module registered, because it is about to run again."""
     for name in [name for name, cls in _methods.items() if cls.__module__ == module]:

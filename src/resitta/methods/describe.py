@@ -12,7 +12,7 @@ from resitta.training.source_statistics import SourceStatistics
 
 NEEDS = {
     "nothing": "any model",
-    "norm": "normalisation layers",
+    "norm": "normalisation layers of any kind",
     "batch_norm": "BatchNorm",
     "running_statistics": "BatchNorm with running statistics",
 }
@@ -28,7 +28,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     >>> from resitta.methods import Tent
     >>> found = describe(Tent)
     >>> found["name"], found["needs"], found["settings"][0]["range"]
-    ('tent', 'BatchNorm', '> 0')
+    ('tent', 'normalisation layers of any kind', '> 0')
     """
     hints = get_type_hints(method)
     return {

@@ -17,10 +17,10 @@ from resitta.training.optimizer import Adam
 @register("tent")
 @dataclass(frozen=True, kw_only=True)
 class Tent(Method):
-    """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics."""
+    """Entropy minimisation: one Adam step per batch on the norm layers' affine parameters, on batch statistics."""
 
     title: ClassVar[str] = "TENT"
-    needs: ClassVar[Needs] = "batch_norm"
+    needs: ClassVar[Needs] = "norm"
     paper: ClassVar[str] = (
         "Wang, Shelhamer, Liu, Olshausen, Darrell. Tent: Fully Test-Time Adaptation by Entropy Minimization. ICLR 2021."
     )
@@ -41,7 +41,7 @@ class TentLearner(Learner):
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the logits under the batch's own statistics."""
+        """Return the logits; BatchNorm layers take the batch's own statistics."""
         return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
