@@ -13,8 +13,8 @@ from resitta.checkpoint.atomic_write import write_atomically
 from resitta.checkpoint.fingerprint import Fingerprint
 from resitta.checkpoint.format import read, seal
 from resitta.errors import BadSetting, BadState
-from resitta.method import Method, create, takes_source
-from resitta.norm.bn_layers import check_model
+from resitta.method import Method, create, needs_of_methods, takes_source
+from resitta.norm.requirements import check_model
 from resitta.training.network import Network, Normalized, Output
 from resitta.training.source_statistics import CheckedBatches, Progress, SourceImages, SourceStatistics, as_source
 
@@ -57,7 +57,7 @@ def prepare(
     chosen = create(method)
     if not takes_source(chosen):
         raise BadSetting(f"{chosen.name} needs no source data; leave out source=")
-    check_model(model, needs=chosen.needs, name=chosen.name)
+    check_model(model, needs=chosen.needs, name=chosen.name, others=needs_of_methods())
     source = as_source(images)
     if not isinstance(source, SourceImages):
         raise BadSetting(f"images must be clean images, found {images!r}")

@@ -9,7 +9,7 @@ from torch import Tensor
 from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
 from resitta.settings import setting
-from resitta.training.entropy import entropy
+from resitta.training.come import LOSSES, Loss
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam
 
@@ -26,6 +26,7 @@ class Tent(Method):
     )
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    loss: Loss = setting("entropy", doc="what is minimised: the entropy, or COME's")
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
@@ -37,6 +38,7 @@ class TentLearner(Learner):
 
     def __init__(self, method: Tent, network: Network) -> None:
         super().__init__()
+        self.loss = LOSSES[method.loss]
         self.network = network.fork("affine").with_bn(BatchStatisticsBN)
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
@@ -56,7 +58,7 @@ class TentLearner(Learner):
 
     @graphed
     def learn(self, images: Tensor) -> Tensor:
-        """One Adam step on the mean entropy; return the logits before it."""
+        """One Adam step on the mean loss; return the logits before it."""
         logits = self.network(images)
-        self.optimizer.descend(entropy(logits).mean())
+        self.optimizer.descend(self.loss(logits).mean())
         return logits.detach()
