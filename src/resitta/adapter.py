@@ -319,8 +319,6 @@ class Adapter(nn.Module):
         All or nothing: a step that fails leaves the adapter unchanged. The caller holds `lock`; without it, call the
         adapter or `learn_from`. `corrected`: the logits that the label prior made of `predicted`, if it has seen them.
         """
-        if self.method.reset_every and self.batches and self.batches % self.method.reset_every == 0:
-            self._restart()
         for callback in self.callbacks:
             callback.before_step(self, images)
         learner, prior = self.learner, self.prior if corrected is None else None
@@ -342,6 +340,8 @@ class Adapter(nn.Module):
         if self.prior is not None and self.prior.on != self._corrected:
             self._corrected = self.prior.on
             self.emit(LabelPriorSwitched(samples=self.samples, on=self._corrected))
+        if self.method.reset_every and self.batches % self.method.reset_every == 0:
+            self._restart()
         return answer
 
     def _restart(self) -> None:
