@@ -24,11 +24,17 @@ Floats = NDArray[np.float64]
 Lookahead = Literal["none", "batch"]
 """Whether a prediction may use the samples that follow it in its batch."""
 
-STICKY = (0.5, 0.9, 0.99)
-"""Experts that expect the class of the last sample again, with these probabilities."""
+STICKY = (0.5, 0.9, 0.99, 0.99)
+"""Experts that expect the class of the last sample again, with these probabilities; the last one for long runs."""
 HALF_LIVES = (8, 32)
 """Experts that expect each class as often as it came lately: the half-lives, in samples, of these frequencies."""
 CHAINS, EXPERTS = len(STICKY), len(STICKY) + len(HALF_LIVES)
+LONG = CHAINS - 1
+"""The expert for runs of a class that last so long that shares over a short horizon are those of that class."""
+HORIZON = np.array([int(expert == LONG) for expert in range(EXPERTS)])
+"""Which of two horizons an expert's shares are averaged over: the short one, or the long one."""
+HANDICAP = 4.0 * HORIZON
+"""Subtracted from the log evidence of an expert. Over the long horizon a network's bias is known less well."""
 TRUST = np.array([*STICKY, *(0.9 for _ in HALF_LIVES)])[:, None]
 """The weight of an expert's belief in its prior; the rest is the uniform distribution."""
 RATE = np.array([*(1.0 for _ in STICKY), *(1 - 0.5 ** (1 / life) for life in HALF_LIVES)])[:, None]
@@ -38,9 +44,9 @@ TEMPERATURE = 2.0
 """Networks are too certain of images from other domains, and over many samples evidence that is too certain adds up."""
 MEMORY = 0.98
 """By how much the log evidence that weights an expert fades with each sample."""
-BASE_SAMPLES = 10
-"""Over how many samples per class the network's general shares b(c) are averaged."""
-NULL_SAMPLES = 144
+BASE_SAMPLES = np.array([10.0, 100.0])
+"""Over how many samples per class the network's general shares b(c) are averaged, for each horizon."""
+NULL_SAMPLES = np.array([144.0, 1000.0])
 """Over how many samples the shares are averaged that significance is tested against: the bias of a network changes
 with the domain and is no temporal correlation."""
 NULL_PRIOR = 20
@@ -70,10 +76,10 @@ class LabelPriorStats:
 
 
 def smoothed(filtered: Floats, likelihoods: Floats) -> Floats:
-    """Forward-backward smoothing of the sticky chains: T×E×K filtered beliefs and T×K likelihoods.
+    """Forward-backward smoothing of the sticky chains: their T×E×K filtered beliefs and likelihoods.
 
     >>> filtered = np.tile([[[0.5, 0.5]], [[0.9, 0.1]]], (1, CHAINS, 1))
-    >>> smoothed(filtered, np.array([[1.0, 1.0], [9.0, 1.0]]))[0, 2].round(2)
+    >>> smoothed(filtered, np.tile([[[1.0, 1.0]], [[9.0, 1.0]]], (1, CHAINS, 1)))[0, 2].round(2)
     array([0.9, 0.1])
     """
     out, ahead, stay = filtered.copy(), np.ones_like(filtered[0]), TRUST[:CHAINS]
@@ -99,23 +105,28 @@ def is_significant(means: Floats) -> NDArray[np.bool_]:
 
 
 def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> Floats:
-    """By how much each expert foretells outputs better than the null shares do: T×E×K beliefs, T×K outputs.
+    """By how much each expert foretells outputs better than null shares: T×E×K beliefs, T×K outputs, 2×K shares.
 
-    Frequencies must also be better than the null shares with that of one class moved to its frequency: a network that
-    begins to prefer a class, in fog say, looks like a class that has become frequent.
+    A network that begins to prefer a class, in fog say, looks like a class that has become frequent. So frequencies
+    must also be better than the null shares with that of one class moved to its frequency, and the expert for long
+    runs better than frequencies are over the long horizon.
 
-    >>> beliefs, null = np.tile([0.8, 0.1, 0.1], (1, EXPERTS, 1)), np.full(3, 1 / 3)
+    >>> beliefs, null = np.tile([0.8, 0.1, 0.1], (1, EXPERTS, 1)), np.full((2, 3), 1 / 3)
     >>> log_evidence(beliefs, np.array([[0.9, 0.05, 0.05]]), null).round(2) + 0
-    array([[0.47, 0.73, 0.78, 0.  , 0.  ]])
+    array([[0.47, 0.73, 0.78, 0.24, 0.  , 0.  ]])
     """
-    ratio, trust = p / null, TRUST[:, 0]
-    foretold = np.log(trust * np.einsum("tek,tk->te", beliefs, ratio) + 1 - trust)
-    frequencies = TRUST[CHAINS:] * beliefs[:, CHAINS:] + (1 - TRUST[CHAINS:]) * null
-    moved = np.abs(beliefs[:, CHAINS:] - null).argmax(axis=2)
+    trust, frequencies = TRUST[:, 0], beliefs[:, CHAINS:]
+    ratios = p[:, None] / null
+    foretold = trust * np.einsum("tek,tek->te", beliefs, ratios[:, HORIZON]) + 1 - trust
+    over_long = trust[CHAINS:] * np.einsum("tek,tk->te", frequencies, ratios[:, 1]) + 1 - trust[CHAINS:]
+    foretold[:, LONG] /= (1 + over_long.sum(axis=1)) / (1 + len(HALF_LIVES))
+    moved = np.abs(frequencies - null[0]).argmax(axis=2)
+    own, general = np.take_along_axis(p, moved, axis=1), null[0][moved]
     share = np.take_along_axis(frequencies, moved[..., None], axis=2)[..., 0]
-    own, general = np.take_along_axis(p, moved, axis=1), null[moved]
-    foretold[:, CHAINS:] -= np.log(share * own / general + (1 - share) / (1 - general) * (1 - own))
-    return foretold
+    share = trust[CHAINS:] * share + (1 - trust[CHAINS:]) * general
+    foretold[:, CHAINS:] /= share * own / general + (1 - share) / (1 - general) * (1 - own)
+    result: Floats = np.log(foretold)
+    return result
 
 
 @dataclass
@@ -126,9 +137,9 @@ class _Filter:
     strength: Floats
     """The fading log evidence of each expert."""
     base: Floats
-    base_mass: float
+    base_mass: Floats
     null: Floats
-    null_mass: float
+    null_mass: Floats
     blocks: Floats
     speaks: NDArray[np.bool_]
     pending: Floats
@@ -144,10 +155,10 @@ class _Filter:
         return cls(
             beliefs=np.tile(uniform, (EXPERTS, 1)),
             strength=np.zeros(EXPERTS),
-            base=uniform.copy(),
-            base_mass=2.0 * classes,
-            null=uniform.copy(),
-            null_mass=0.0,
+            base=np.tile(uniform, (2, 1)),
+            base_mass=np.full(2, 2.0 * classes),
+            null=np.tile(uniform, (2, 1)),
+            null_mass=np.zeros(2),
             blocks=np.zeros((0, EXPERTS)),
             speaks=np.zeros(EXPERTS, dtype=bool),
             pending=np.zeros((3, max(classes, EXPERTS))),
@@ -158,7 +169,7 @@ class _Filter:
 
     def take(self, p: Floats) -> tuple[Floats, Floats, Floats]:
         """Take in outputs that lie in one block; return likelihoods, the experts' posteriors, and their weights."""
-        likelihoods = p / self.base
+        likelihoods = (p[:, None] / self.base)[:, HORIZON]
         before, posteriors, evidence = self._beliefs(likelihoods)
         strength = DECAY[: len(p), : len(p)] @ np.log(evidence)
         strength += MEMORY ** np.arange(1, len(p) + 1)[:, None] * self.strength
@@ -170,7 +181,7 @@ class _Filter:
 
     def _beliefs(self, likelihoods: Floats) -> tuple[Floats, Floats, Floats]:
         """Each expert's belief before each sample, its posterior, and its evidence: the one loop over samples."""
-        count, classes = likelihoods.shape
+        count, _, classes = likelihoods.shape
         before, posteriors = np.empty((2, count, EXPERTS, classes))
         evidence = np.empty((count, EXPERTS))
         belief, rest = self.beliefs, (1 - TRUST) / classes
@@ -187,7 +198,7 @@ class _Filter:
 
     def _weights(self, strength: Floats) -> Floats:
         """The weights of the experts that speak and, in the last column, of the plain network."""
-        raw = np.exp(np.clip(strength, -30.0, 30.0)) * self.speaks
+        raw = np.exp(np.clip(strength - HANDICAP, -30.0, 30.0)) * self.speaks
         weights = np.concatenate((raw, np.ones((len(raw), 1))), axis=1)
         normalised: Floats = weights / weights.sum(axis=1, keepdims=True)
         return normalised
@@ -213,13 +224,13 @@ class _Filter:
         """Move the shares by the sums of a block, and decide who speaks."""
         weighted, plain, logs = self.pending[0, :classes], self.pending[1, :classes], self.pending[2, :EXPERTS]
         mass, n = self.base_mass + self.pending_mass, self.null_mass
-        self.base = np.maximum((self.base_mass * self.base + weighted) / mass, TINY)
-        self.base_mass = min(mass, float(BASE_SAMPLES * classes))
+        self.base = np.maximum((self.base_mass[:, None] * self.base + weighted) / mass[:, None], TINY)
+        self.base_mass = np.minimum(mass, BASE_SAMPLES * classes)
         uniform = NULL_PRIOR / classes
-        total = (n + NULL_PRIOR) * self.null - uniform
-        kept = min(n, NULL_SAMPLES) / max(n, 1.0)
+        total = (n + NULL_PRIOR)[:, None] * self.null - uniform
+        kept = np.minimum(n, NULL_SAMPLES) / np.maximum(n, 1.0)
         self.null_mass = kept * n + BLOCK
-        self.null = (kept * total + plain + uniform) / (self.null_mass + NULL_PRIOR)
+        self.null = (kept[:, None] * total + plain + uniform) / (self.null_mass + NULL_PRIOR)[:, None]
         self.blocks = np.concatenate((self.blocks, logs[None] / BLOCK))[-BLOCKS:]
         self.speaks = is_significant(self.blocks)
         self.pending, self.pending_mass = np.zeros_like(self.pending), 0.0
@@ -233,7 +244,7 @@ class TemporalPrior(nn.Module):
     >>> logits = 2 * nn.functional.one_hot(labels, 5) + torch.randn(1000, 5, generator=generator)
     >>> corrected = torch.cat([prior(batch) for batch in logits.split(64)])
     >>> [round(float((found.argmax(1) != labels).float().mean()), 2) for found in (logits, corrected)]
-    [0.21, 0.06]
+    [0.21, 0.08]
     """
 
     def __init__(self, *, lookahead: Lookahead = "none") -> None:
@@ -250,7 +261,7 @@ class TemporalPrior(nn.Module):
     def _forward(self, logits: Tensor) -> Tensor:
         rows = logits.detach().double().cpu().numpy()
         usable = np.isfinite(rows.max(axis=1, initial=-np.inf))
-        if self._filter is None or self._filter.base.shape != rows.shape[1:]:
+        if self._filter is None or self._filter.base.shape[1:] != rows.shape[1:]:
             self._filter = _Filter.begin(rows.shape[1])
         found = self._correct(self._filter, rows[usable])
         corrected = np.isfinite(found[:, 0])
@@ -282,7 +293,7 @@ class TemporalPrior(nn.Module):
             return rows
         outputs, likelihoods, posteriors, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
         if self.lookahead == "batch":
-            posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods)
+            posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods[:, :CHAINS])
         mixture = np.einsum("te,tek->tk", weights[:, :-1], posteriors) + weights[:, -1:] * outputs
         speaks = weights[:, :-1].any(axis=1)
         found: Floats = np.where(speaks[:, None], np.log(np.maximum(mixture, np.finfo(np.float32).tiny)), np.nan)
@@ -334,7 +345,7 @@ class TemporalPrior(nn.Module):
 def _loaded(state: dict[str, Any]) -> _Filter:
     """Make a filter of its saved values; refuse those that have other shapes or are not finite."""
     values = {name: v.cpu().numpy().copy() if isinstance(v, Tensor) else v for name, v in state.items()}
-    fresh = vars(_Filter.begin(len(values.get("base", "  "))))
+    fresh = vars(_Filter.begin((*np.shape(values.get("base")), 1)[1]))
     for name, like in fresh.items():
         shape, own = np.shape(values.get(name)), np.shape(like)
         if shape[-1:] != own[-1:] or len(shape) != len(own) or not np.isfinite(values[name]).all():
