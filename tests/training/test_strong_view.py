@@ -113,10 +113,11 @@ def geometry_reference(images: Tensor, parameters: ViewParameters, *, sharp: boo
 
 @pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(22, 22), (32, 32), (48, 72), (72, 48)])
-@pytest.mark.parametrize(("turn", "right", "down"), [(1, 1, 1), (1, -1, -1), (-1, -1, 1), (-1, 1, -1)])
+@pytest.mark.parametrize("motion", [(1, 1, 1), (1, -1, -1), (-1, -1, 1), (-1, 1, -1)])
 def test_the_padding_reaches_at_the_ends_of_the_ranges(
-    height: int, width: int, turn: int, right: int, down: int, sharp: bool
+    height: int, width: int, motion: tuple[int, int, int], sharp: bool
 ) -> None:
+    turn, right, down = motion
     shift = right * round(width / 8), down * round(height / 8)
     parameters, images = geometry(15 * turn, shift, scale=0.9, sigma=0.5, flip=right == down), rand(1, 1, height, width)
     expected = geometry_reference(images, parameters, sharp=sharp)

@@ -1,13 +1,29 @@
 """The methods, one file each. Import them from here: `resitta.methods.ResiTTA(eta=0.05)`."""
 
 from resitta.methods.batch_norm import BatchNormAdapt
+from resitta.methods.cmf import CMF
 from resitta.methods.cotta import CoTTA
 from resitta.methods.lame import LAME
 from resitta.methods.note import NOTE
 from resitta.methods.pseudo_label import PseudoLabel
 from resitta.methods.resitta import ResiTTA
+from resitta.methods.roid import ROID
 from resitta.methods.rotta import RoTTA
 from resitta.methods.source import Source
 from resitta.methods.tent import Tent
+from resitta.methods.unmix import UnMix
 
-__all__ = ["LAME", "NOTE", "BatchNormAdapt", "CoTTA", "PseudoLabel", "ResiTTA", "RoTTA", "Source", "Tent"]
+__all__ = [
+    "CMF",
+    "LAME",
+    "NOTE",
+    "ROID",
+    "BatchNormAdapt",
+    "CoTTA",
+    "PseudoLabel",
+    "ResiTTA",
+    "RoTTA",
+    "Source",
+    "Tent",
+    "UnMix",
+]

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.norm.choice import NormChoice, Wrap
+from resitta.norm.unmix_bn import updating_components
 from resitta.settings import setting
 from resitta.training.entropy import entropy
 from resitta.training.network import Network
@@ -16,8 +18,11 @@ from resitta.training.optimizer import Adam
 
 @register("tent")
 @dataclass(frozen=True, kw_only=True)
-class Tent(Method):
-    """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics."""
+class Tent(NormChoice, Method):
+    """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics.
+
+    With `norm="unmix"` the one pass of a step also moves the components of UnMix-TNS.
+    """
 
     title: ClassVar[str] = "TENT"
     needs: ClassVar[Needs] = "batch_norm"
@@ -29,19 +34,19 @@ class Tent(Method):
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        return TentLearner(self, network)
+        return TentLearner(self, network, self.wrapper(generator))
 
 
 class TentLearner(Learner):
     """One network that trains on every batch it predicts."""
 
-    def __init__(self, method: Tent, network: Network) -> None:
+    def __init__(self, method: Tent, network: Network, wrap: Wrap = BatchStatisticsBN) -> None:
         super().__init__()
-        self.network = network.fork("affine").with_bn(BatchStatisticsBN)
+        self.network = network.fork("affine").with_bn(wrap)
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the logits under the batch's own statistics."""
+        """Return the logits."""
         return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
@@ -53,6 +58,7 @@ class TentLearner(Learner):
     @graphed
     def learn(self, images: Tensor) -> Tensor:
         """One Adam step on the mean entropy; return the logits before it."""
-        logits = self.network(images)
+        with updating_components(self.network):
+            logits = self.network(images)
         self.optimizer.descend(entropy(logits).mean())
         return logits.detach()

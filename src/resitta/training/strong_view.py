@@ -56,9 +56,7 @@ class StrongView(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return a random view of the images."""
         call = self.replay if images.is_cuda else operator.call
-        return strong_view(
-            images, generator=self.generator, per_sample=self.per_sample, sharp=self.sharp, call=call
-        )
+        return strong_view(images, generator=self.generator, per_sample=self.per_sample, sharp=self.sharp, call=call)
 
 
 def strong_view(
