@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from resitta.method import Learner, Method, Needs, register
-from resitta.norm.choice import NormChoice
+from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, chosen_norm
 from resitta.norm.unmix_bn import updating_components
 from resitta.settings import setting
 from resitta.training.entropy import entropy, log_probabilities
@@ -28,7 +28,7 @@ FLOOR = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedSelfTraining(NormChoice, Method):
+class WeightedSelfTraining(Method):
     """What ROID and CMF have in common."""
 
     needs: ClassVar[Needs] = "norm"
@@ -49,6 +49,10 @@ class WeightedSelfTraining(NormChoice, Method):
     window: int = setting(1, at_least=1, doc="images that count as a batch when they come one at a time")
     strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
     per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
+    norm: Norm = setting("batch", doc=NORM)
+    components: int = setting(16, at_least=1, doc=COMPONENTS)
+    batch_size: int = setting(64, at_least=1, doc=BATCH_SIZE)
+    full_batch: int = setting(64, at_least=1, doc=FULL_BATCH)
 
 
 @register("roid")
@@ -141,7 +145,7 @@ class ROIDLearner(Learner):
     ) -> None:
         super().__init__()
         self.method = method
-        self.network = network.fork("affine", channels_last=True).with_bn(method.wrapper(generator))
+        self.network = network.fork("affine", channels_last=True).with_bn(chosen_norm(method, generator))
         self.optimizer = self._optimizer()
         self.ensemble = ensemble(self.network.parameters())
         self.window = SlidingWindow(method.window)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN
-from resitta.norm.choice import NormChoice, Wrap
+from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, Wrap, chosen_norm
 from resitta.norm.unmix_bn import updating_components
 from resitta.settings import setting
 from resitta.training.entropy import entropy
@@ -18,7 +18,7 @@ from resitta.training.optimizer import Adam
 
 @register("tent")
 @dataclass(frozen=True, kw_only=True)
-class Tent(NormChoice, Method):
+class Tent(Method):
     """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics.
 
     With `norm="unmix"` the one pass of a step also moves the components of UnMix-TNS.
@@ -31,10 +31,14 @@ class Tent(NormChoice, Method):
     )
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    norm: Norm = setting("batch", doc=NORM)
+    components: int = setting(16, at_least=1, doc=COMPONENTS)
+    batch_size: int = setting(64, at_least=1, doc=BATCH_SIZE)
+    full_batch: int = setting(64, at_least=1, doc=FULL_BATCH)
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        return TentLearner(self, network, self.wrapper(generator))
+        return TentLearner(self, network, chosen_norm(self, generator))
 
 
 class TentLearner(Learner):

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from resitta.method import Learner, Method, graphed, register
-from resitta.norm.choice import UnMixSettings
+from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, unmixing
 from resitta.norm.unmix_bn import updating_components
+from resitta.settings import setting
 from resitta.training.network import Network, Trained
 
 
 @register("unmix")
 @dataclass(frozen=True, kw_only=True)
-class UnMix(UnMixSettings, Method):
+class UnMix(Method):
     """A mixture of K statistics per BatchNorm layer; the weights stay as they are.
 
     Only a step moves the components, in its one forward pass. To train on these statistics, see `norm="unmix"` of
@@ -34,6 +35,10 @@ class UnMix(UnMixSettings, Method):
         "imagenet": {"full_batch": 16},
     }
 
+    components: int = setting(16, at_least=1, doc=COMPONENTS)
+    batch_size: int = setting(64, at_least=1, doc=BATCH_SIZE)
+    full_batch: int = setting(64, at_least=1, doc=FULL_BATCH)
+
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
         return UnMixLearner(self, network, generator)
@@ -44,7 +49,7 @@ class UnMixLearner(Learner):
 
     def __init__(self, method: UnMix, network: Network, generator: torch.Generator) -> None:
         super().__init__()
-        self.network = network.fork().with_bn(method.unmixing(generator))
+        self.network = network.fork().with_bn(unmixing(method, generator))
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits; each sample is normalised on its own."""
