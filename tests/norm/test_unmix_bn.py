@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from resitta.accel.instance_moments import instance_moments
 from resitta.errors import UnsuitableModel
 from resitta.norm.bn_layers import BatchNorm, updating_statistics
 from resitta.norm.unmix_bn import (
     UnMixBN,
     first_components,
-    instance_moments,
     unmix_rate,
     unmixed,
     updating_components,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resitta.accel.instance_moments import instance_moments
 from resitta.errors import UnsuitableModel
 from resitta.norm.bn_layers import BatchNorm
 from resitta.norm.instance_aware_bn import AffineOnly
@@ -46,20 +47,6 @@ def first_components(mean: Tensor, var: Tensor, count: int, generator: torch.Gen
     noise = torch.randn(count, len(mean), dtype=torch.float64, generator=generator, device="cpu")
     spread = math.sqrt(SPREAD * count / (count - 1))
     return mean + spread * var.sqrt() * noise.to(mean), (1 - SPREAD) * var.repeat(count, 1)
-
-
-def instance_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The N×C means and biased variances of each sample's channels over their positions.
-
-    >>> instance_moments(torch.tensor([[[1.0, 3.0]]]))
-    (tensor([[2.]]), tensor([[1.]]))
-    """
-    axes = list(range(2, x.ndim))
-    if x.is_cuda:
-        var, mean = torch.var_mean(x, axes, correction=0)
-        return mean, var
-    mean = x.mean(axes, keepdim=True)  # on a CPU two passes are many times faster than torch's single one
-    return mean.flatten(1), (x - mean).square().mean(axes)
 
 
 def unmixed(
@@ -131,11 +118,13 @@ class UnMixBN(AffineOnly):
         shape = (-1, x.shape[1], *[1] * (x.ndim - 2))
         if isinstance(self.layer, nn.BatchNorm1d) or math.prod(x.shape[2:]) == 1:
             return self.normalize(x, self.mean.view(shape), self.var.view(shape))
-        moments = instance_moments(x.to(self.component_means.dtype))
-        mean, var, means, variances = unmixed(*moments, self.component_means, self.component_vars)
+        values = x.to(self.component_means.dtype)
+        mean, var, means, variances = unmixed(*instance_moments(values), self.component_means, self.component_vars)
         if self.updating:
             self._follow(means, variances)
-        return self.normalize(x, mean.view(shape), var.view(shape))
+        scale = torch.rsqrt(var + self.layer.eps)
+        normal = torch.addcmul((-mean * scale).view(shape), values, scale.view(shape))
+        return self.by_layer(normal.to(x.dtype))
 
     @torch.no_grad()
     def _follow(self, means: Tensor, variances: Tensor) -> None:
