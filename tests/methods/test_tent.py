@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.methods.roid_by_hand import HandUnMix
 from torch import Tensor, nn
 
 from resitta import adapt
@@ -44,3 +45,16 @@ def test_pausing_predicts_what_the_next_step_would(precise: nn.Module, stream: C
         assert torch.equal(adapter(images), expected)
     torch.testing.assert_close(adapter(images), expected)
     assert adapter.stats.updates == 2
+
+
+def test_steps_on_unmixed_statistics_by_hand(precise: nn.Module, stream: Callable[[int], Tensor]) -> None:
+    adapter = adapt(precise, "tent", norm="unmix", components=3, lr=0.01, seed=4)
+    literal = HandUnMix(precise, components=3, rate=0.1, seed=4)
+    adam = torch.optim.Adam(literal.theta, lr=0.01)
+    for batch in torch.split(stream(120), 24):
+        logits = literal(batch, follow=True)
+        torch.testing.assert_close(adapter(batch), logits.detach(), rtol=1e-9, atol=1e-9)
+        p = logits.softmax(1)
+        adam.zero_grad()
+        torch.autograd.backward((-(p * p.log()).sum(1)).mean())
+        adam.step()

@@ -38,8 +38,8 @@ def rand(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(*shape, generator=seeded(seed))
 
 
-def seen(images: Tensor, seed: int = 0, *, per_sample: bool = False) -> Tensor:
-    return strong_view(images, generator=seeded(seed), per_sample=per_sample)
+def seen(images: Tensor, seed: int = 0, *, per_sample: bool = False, sharp: bool = False) -> Tensor:
+    return strong_view(images, generator=seeded(seed), per_sample=per_sample, sharp=sharp)
 
 
 @pytest.fixture
@@ -96,39 +96,59 @@ def blur_reference(image: np.ndarray, sigma: float) -> np.ndarray:
     return np.asarray(np.einsum("ijkl,kl->ij", windows, kernel / kernel.sum()))
 
 
-def geometry_reference(images: Tensor, parameters: ViewParameters) -> Tensor:
+def geometry_reference(images: Tensor, parameters: ViewParameters, *, sharp: bool = False) -> Tensor:
     """Pad, move, blur, crop, flip: one after the other, in float64, for each channel of each image."""
     height, width = images.shape[2:]
     top, left = height // 2, width // 2
 
     def one(channel: Tensor) -> Tensor:
-        padded = np.pad(channel.double().numpy(), ((top, top), (left, left)), mode="edge")
-        blurred = blur_reference(affine_reference(padded, parameters), parameters.sigma.item())
+        pads, pixels = ((top, top), (left, left)), channel.double().numpy()
+        moved = affine_reference(np.pad(pixels, pads, mode="reflect" if sharp else "edge"), parameters)
+        blurred = moved if sharp else blur_reference(moved, parameters.sigma.item())
         out = torch.from_numpy(blurred[top : top + height, left : left + width])
         return out.flip(1) if parameters.flip.item() else out
 
     return torch.stack([one(channel) for channel in images.flatten(0, 1)]).view(images.shape).to(images.dtype)
 
 
+@pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.parametrize(("height", "width"), [(22, 22), (32, 32), (48, 72), (72, 48)])
-@pytest.mark.parametrize(("turn", "right", "down"), [(1, 1, 1), (1, -1, -1), (-1, -1, 1), (-1, 1, -1)])
+@pytest.mark.parametrize("motion", [(1, 1, 1), (1, -1, -1), (-1, -1, 1), (-1, 1, -1)])
 def test_the_padding_reaches_at_the_ends_of_the_ranges(
-    height: int, width: int, turn: int, right: int, down: int
+    height: int, width: int, motion: tuple[int, int, int], sharp: bool
 ) -> None:
+    turn, right, down = motion
     shift = right * round(width / 8), down * round(height / 8)
     parameters, images = geometry(15 * turn, shift, scale=0.9, sigma=0.5, flip=right == down), rand(1, 1, height, width)
-    expected = geometry_reference(images, parameters)
-    torch.testing.assert_close(parameters.apply(images), expected, atol=5e-5, rtol=0)
+    expected = geometry_reference(images, parameters, sharp=sharp)
+    torch.testing.assert_close(parameters.apply(images, sharp=sharp), expected, atol=5e-5, rtol=0)
 
 
+@pytest.mark.parametrize("sharp", [False, True])
 @pytest.mark.parametrize(("height", "width"), SIZES)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**31))
-def test_geometry_is_pad_move_blur_crop_flip(height: int, width: int, seed: int) -> None:
+def test_geometry_is_pad_move_blur_crop_flip(height: int, width: int, sharp: bool, seed: int) -> None:
     drawn = ViewParameters.draw(1, height, width, generator=seeded(seed))
     parameters, images = replace(drawn, factors=NEUTRAL), rand(1, 2, height, width, seed=seed)
-    expected = geometry_reference(images, parameters)
-    torch.testing.assert_close(parameters.apply(images), expected, atol=5e-5, rtol=0)
+    expected = geometry_reference(images, parameters, sharp=sharp)
+    torch.testing.assert_close(parameters.apply(images, sharp=sharp), expected, atol=5e-5, rtol=0)
+
+
+def test_a_sharp_view_is_jittered_and_moved_and_draws_no_noise() -> None:
+    images, one, other = rand(3, 3, 24, 24), seeded(7), seeded(7)
+    parameters = ViewParameters.draw(1, 24, 24, generator=one)
+    expected = parameters.apply(images, sharp=True).clamp(0, 1)
+    assert torch.equal(strong_view(images, generator=other, sharp=True), expected)
+    assert torch.equal(one.get_state(), other.get_state())
+    assert torch.equal(views.StrongView(seeded(7), sharp=True)(images), expected)
+
+
+def test_a_mirrored_border_shows_no_border_pixel_twice() -> None:
+    images = rand(1, 1, 4, 4).double()
+    moved = geometry(shift=(2, 0)).apply(images, sharp=True)
+    torch.testing.assert_close(moved, images[..., [2, 1, 0, 1]])
+    torch.testing.assert_close(geometry(shift=(1, 0)).apply(images[..., :1], sharp=True), images[..., :1])
 
 
 def test_whole_pixel_motions_only_copy_pixels() -> None:

@@ -1,6 +1,7 @@
 """The methods, one file each. Import them from here: `resitta.methods.ResiTTA(eta=0.05)`."""
 
 from resitta.methods.batch_norm import BatchNormAdapt
+from resitta.methods.cmf import CMF
 from resitta.methods.cotta import CoTTA
 from resitta.methods.deyo import DeYO
 from resitta.methods.eata import EATA
@@ -10,16 +11,20 @@ from resitta.methods.note import NOTE
 from resitta.methods.pseudo_label import PseudoLabel
 from resitta.methods.rdumb import RDumb
 from resitta.methods.resitta import ResiTTA
+from resitta.methods.roid import ROID
 from resitta.methods.rotta import RoTTA
 from resitta.methods.sar import SAR
 from resitta.methods.source import Source
 from resitta.methods.tent import Tent
+from resitta.methods.unmix import UnMix
 
 __all__ = [
+    "CMF",
     "EATA",
     "ETA",
     "LAME",
     "NOTE",
+    "ROID",
     "SAR",
     "BatchNormAdapt",
     "CoTTA",
@@ -30,4 +35,5 @@ __all__ = [
     "RoTTA",
     "Source",
     "Tent",
+    "UnMix",
 ]

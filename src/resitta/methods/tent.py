@@ -8,6 +8,8 @@ from torch import Tensor
 
 from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
+from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, Wrap, chosen_norm
+from resitta.norm.unmix_bn import updating_components
 from resitta.settings import setting
 from resitta.training.come import LOSSES, Loss
 from resitta.training.network import Network
@@ -17,7 +19,10 @@ from resitta.training.optimizer import Adam
 @register("tent")
 @dataclass(frozen=True, kw_only=True)
 class Tent(Method):
-    """Entropy minimisation: one Adam step per batch on the norm layers' affine parameters, on batch statistics."""
+    """Entropy minimisation: one Adam step per batch on the norm layers' affine parameters, on batch statistics.
+
+    With `norm="unmix"` the one pass of a step also moves the components of UnMix-TNS.
+    """
 
     title: ClassVar[str] = "TENT"
     needs: ClassVar[Needs] = "norm"
@@ -27,23 +32,27 @@ class Tent(Method):
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
     loss: Loss = setting("entropy", doc="what is minimised: the entropy, or COME's")
+    norm: Norm = setting("batch", doc=NORM)
+    components: int = setting(16, at_least=1, doc=COMPONENTS)
+    batch_size: int = setting(64, at_least=1, doc=BATCH_SIZE)
+    full_batch: int = setting(64, at_least=1, doc=FULL_BATCH)
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
-        return TentLearner(self, network)
+        return TentLearner(self, network, chosen_norm(self, generator))
 
 
 class TentLearner(Learner):
     """One network that trains on every batch it predicts."""
 
-    def __init__(self, method: Tent, network: Network) -> None:
+    def __init__(self, method: Tent, network: Network, wrap: Wrap = BatchStatisticsBN) -> None:
         super().__init__()
         self.loss = LOSSES[method.loss]
-        self.network = network.fork("affine").with_bn(BatchStatisticsBN)
+        self.network = network.fork("affine").with_bn(wrap)
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the logits; BatchNorm layers take the batch's own statistics."""
+        """Return the logits; BatchNorm layers take the batch's own statistics, or those of UnMix-TNS."""
         return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
@@ -59,6 +68,7 @@ class TentLearner(Learner):
     @graphed
     def learn(self, images: Tensor) -> Tensor:
         """One Adam step on the mean loss; return the logits before it."""
-        logits = self.network(images)
+        with updating_components(self.network):
+            logits = self.network(images)
         self.optimizer.descend(self.loss(logits).mean())
         return logits.detach()

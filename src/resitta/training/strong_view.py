@@ -1,7 +1,8 @@
 """Views of a batch for self-training: the teacher sees the weak one (`identity`), the student the strong one.
 
 The strong view is that of CoTTA and RoTTA: colour jitter, a small random affine motion, a slight blur, a flip
-and a little noise. Any callable from images to images can take its place.
+and a little noise. The sharp one, ROID's, has neither blur nor noise, and mirrors the borders instead of replicating
+them. Any callable from images to images can take its place.
 
 The colour adjustments take one factor for all images or a tensor with one factor per image, and give the results of
 torchvision's functions of the same names. Saturation and hue leave images without three channels as they are.
@@ -47,26 +48,32 @@ def device_generator(generator: torch.Generator, device: torch.device | str) -> 
 class StrongView(nn.Module):
     """The strong view bound to its generator, as a `View`; on a CUDA device its parts run as CUDA graphs."""
 
-    def __init__(self, generator: torch.Generator, *, per_sample: bool = False) -> None:
+    def __init__(self, generator: torch.Generator, *, per_sample: bool = False, sharp: bool = False) -> None:
         super().__init__()
-        self.generator, self.per_sample = generator, per_sample
+        self.generator, self.per_sample, self.sharp = generator, per_sample, sharp
         self.replay = CudaGraphs()
 
     def forward(self, images: Tensor) -> Tensor:
         """Return a random view of the images."""
         call = self.replay if images.is_cuda else operator.call
-        return strong_view(images, generator=self.generator, per_sample=self.per_sample, call=call)
+        return strong_view(images, generator=self.generator, per_sample=self.per_sample, sharp=self.sharp, call=call)
 
 
 def strong_view(
-    images: Tensor, *, generator: torch.Generator, per_sample: bool = False, call: Call = operator.call
+    images: Tensor,
+    *,
+    generator: torch.Generator,
+    per_sample: bool = False,
+    sharp: bool = False,
+    call: Call = operator.call,
 ) -> Tensor:
     """Return a random view of the images that keeps their labels.
 
     In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in random order; pad the edges,
     rotate, shift and scale; blur; crop the centre; flip; add noise; clip. Parameters are drawn from `generator`, a CPU
-    generator, once per batch or, with `per_sample`, once per image; the noise is drawn on the images' device. `call`
-    runs each adjustment: directly, or by a `CudaGraphs`.
+    generator, once per batch or, with `per_sample`, once per image; the noise is drawn on the images' device. A `sharp`
+    view has no blur and no noise, and its padding mirrors the image. `call` runs each adjustment: directly, or by a
+    `CudaGraphs`.
 
     >>> strong_view(torch.rand(4, 3, 32, 32), generator=torch.Generator().manual_seed(0)).shape
     torch.Size([4, 3, 32, 32])
@@ -74,14 +81,15 @@ def strong_view(
     _check(images)
     count, _, height, width = images.shape
     parameters = ViewParameters.draw(count if per_sample else 1, height, width, generator=generator)
-    noise = device_generator(generator, images.device)
+    noise = None if sharp else device_generator(generator, images.device)
     # Half precision would misplace the pixels of a large image.
     dtype = torch.promote_types(images.dtype, torch.float32)
     out = torch.empty_like(images)
     for part in _parts(images):
-        view = parameters.part(part).apply(images[part].to(dtype).contiguous(), call)
-        grain = torch.empty_like(view).normal_(0, NOISE, generator=noise)
-        out[part] = view.add_(grain).clamp_(0, 1)
+        view = parameters.part(part).apply(images[part].to(dtype).contiguous(), call, sharp=sharp)
+        if noise is not None:
+            view.add_(torch.empty_like(view).normal_(0, NOISE, generator=noise))
+        out[part] = view.clamp_(0, 1)
     return out
 
 
@@ -146,31 +154,48 @@ class ViewParameters:
             return self
         return ViewParameters(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
-    def apply(self, images: Tensor, call: Call = operator.call) -> Tensor:
-        """Clip, jitter, move and blur the images, with no randomness left."""
+    def apply(self, images: Tensor, call: Call = operator.call, *, sharp: bool = False) -> Tensor:
+        """Clip, jitter, move and, unless `sharp`, blur the images, with no randomness left."""
         columns = self.factors, self.angle, self.shift, self.scale, self.sigma, self.flip
         numbers = torch.cat([column.double().view(len(self.flip), -1) for column in columns], dim=1)
         numbers = numbers.to(images.device, non_blocking=True)  # all in one copy
         colours, places = numbers[:, : len(JITTER)], numbers[:, len(JITTER) :]
-        return call(_move_and_blur, jitter(images.clamp(0, 1), colours, self.order, call), places)
+        finish = _move_mirrored if sharp else _move_and_blur
+        return call(finish, jitter(images.clamp(0, 1), colours, self.order, call), places)
 
 
 def _move_and_blur(images: Tensor, places: Tensor) -> Tensor:
     """`places` holds what `ViewParameters` does after the colours, column by column."""
     angle, right, down, scale, sigma, flip = places.unbind(1)
     shift = torch.stack([right, down], dim=1)
-    return blur(move(images, angle=angle, shift=shift, scale=scale, flip=flip), sigma)
+    return blur(move(images, angle=angle, shift=shift, scale=scale, flip=flip, margin=BLUR_RADIUS), sigma)
 
 
-def move(images: Tensor, *, angle: Tensor, shift: Tensor, scale: Tensor, flip: Tensor) -> Tensor:
-    """Rotate and scale about the centre, shift, then flip, with a margin of 2 pixels that `blur` uses up.
+def _move_mirrored(images: Tensor, places: Tensor) -> Tensor:
+    angle, right, down, scale, _, flip = places.unbind(1)
+    shift = torch.stack([right, down], dim=1)
+    return move(images, angle=angle, shift=shift, scale=scale, flip=flip, mirrored=True)
+
+
+def move(
+    images: Tensor,
+    *,
+    angle: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    flip: Tensor,
+    margin: int = 0,
+    mirrored: bool = False,
+) -> Tensor:
+    """Rotate and scale about the centre, shift, then flip; a margin of further pixels is for `blur` to use up.
 
     Before the flip, output pixel p shows the input at R(-angle) (p - shift) / scale, measured from the centre and
-    bilinearly interpolated. The border is replicated. Within the strong view's ranges that equals padding by half a
-    side, moving and cropping the centre, for squares from 22×22 pixels on and up to a ratio of 3:2 from 48 pixels on.
+    bilinearly interpolated. The border is replicated or, with `mirrored`, the image is mirrored at the centres of its
+    border pixels. Within the strong view's ranges that equals padding by half a side, moving and cropping the centre,
+    for squares from 22×22 pixels on and up to a ratio of 3:2 from 48 pixels on.
 
     >>> still = {"angle": torch.zeros(1), "shift": torch.zeros(1, 2), "scale": torch.ones(1)}
-    >>> move(torch.tensor([[[[1.0, 2.0]]]]), **still, flip=torch.tensor([True]))[0, 0, 2].tolist()
+    >>> move(torch.tensor([[[[1.0, 2.0]]]]), **still, flip=torch.tensor([True]), margin=2)[0, 0, 2].tolist()
     [2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
     """
     height, width = images.shape[2:]
@@ -179,16 +204,18 @@ def move(images: Tensor, *, angle: Tensor, shift: Tensor, scale: Tensor, flip: T
         per_image(values, images)[:, 0]
         for values in (turn.cos() / scale, turn.sin() / scale, *shift.unbind(1), 1 - 2 * flip.double())
     )
-    x = mirror * _from_centre(width, images) - right
-    y = _from_centre(height, images)[:, None] - down
-    # grid_sample measures in half sides from the centre.
-    grid = torch.stack([(cos * x + sin * y) * (2 / width), (cos * y - sin * x) * (2 / height)], dim=-1)
-    return F.grid_sample(images, grid.expand(len(images), -1, -1, -1), padding_mode="border", align_corners=False)
+    x = mirror * _from_centre(width, margin, images) - right
+    y = _from_centre(height, margin, images)[:, None] - down
+    # grid_sample measures in half sides from the centre, sides of which mirrors end half a pixel earlier.
+    across, along = (max(1, side - 1) if mirrored else side for side in (width, height))
+    grid = torch.stack([(cos * x + sin * y) * (2 / across), (cos * y - sin * x) * (2 / along)], dim=-1)
+    grid, padding = grid.expand(len(images), -1, -1, -1), "reflection" if mirrored else "border"
+    return F.grid_sample(images, grid, padding_mode=padding, align_corners=mirrored)
 
 
-def _from_centre(side: int, images: Tensor) -> Tensor:
+def _from_centre(side: int, margin: int, images: Tensor) -> Tensor:
     """Positions of a side's pixels, and of the margin's, measured from its centre."""
-    pixels = torch.arange(-BLUR_RADIUS, side + BLUR_RADIUS, dtype=images.dtype, device=images.device)
+    pixels = torch.arange(-margin, side + margin, dtype=images.dtype, device=images.device)
     return pixels - (side - 1) / 2
 
 

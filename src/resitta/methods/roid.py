@@ -1,0 +1,204 @@
+"""ROID: weighted self-training that stays near the source, and prior correction (Marsden et al., WACV 2024)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from resitta.method import Learner, Method, Needs, register
+from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, chosen_norm
+from resitta.norm.unmix_bn import updating_components
+from resitta.settings import setting
+from resitta.training.entropy import entropy, log_probabilities
+from resitta.training.network import Network
+from resitta.training.optimizer import SGD, Adam, Optimizer
+from resitta.training.prior_correction import PriorCorrection, prior_corrected
+from resitta.training.self_training import Anchor
+from resitta.training.sliding_window import SlidingWindow
+from resitta.training.strong_view import StrongView, View
+
+CLIP = 0.99
+"""Probabilities above it have no gradient in the soft likelihood ratio."""
+FLOOR = 1e-5
+"""Keeps the likelihood ratio of an impossible class from a logarithm of zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedSelfTraining(Method):
+    """What ROID and CMF have in common."""
+
+    needs: ClassVar[Needs] = "norm"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "cifar10": {},
+        "cifar100": {},
+        "imagenet": {"optimizer": "sgd", "lr": 2.5e-4, "full_batch": 16},
+    }
+
+    lr: float = setting(1e-3, above=0, doc="learning rate; with UnMix-TNS its authors take 1e-5, on ImageNet 2.5e-6")
+    optimizer: Literal["adam", "sgd"] = setting("adam", doc="Adam, or SGD with Nesterov's momentum of .9")
+    tau: float = setting(1 / 3, above=0, doc="τ, temperature of the weights")
+    beta: float = setting(0.9, at_least=0, at_most=1, doc="EMA momentum of the mean prediction c̄")
+    prior_correction: PriorCorrection = setting(
+        "logits",
+        doc="by the batch's prior: of logits as in the authors' code, of probabilities as in the paper, or none",
+    )
+    window: int = setting(1, at_least=1, doc="images that count as a batch when they come one at a time")
+    strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
+    per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
+    norm: Norm = setting("batch", doc=NORM)
+    components: int = setting(16, at_least=1, doc=COMPONENTS)
+    batch_size: int = setting(64, at_least=1, doc=BATCH_SIZE)
+    full_batch: int = setting(64, at_least=1, doc=FULL_BATCH)
+
+
+@register("roid")
+@dataclass(frozen=True, kw_only=True)
+class ROID(WeightedSelfTraining):
+    """Certain and diverse samples weigh more, the weights stay near the source, a batch's prior corrects the output.
+
+    Settings as its authors' code has them. Their losses are sums divided by the configured `batch_size`.
+
+    The prior correction uses the order of the stream. `prior_correction="none"` is the method without it: report both.
+
+    In the second pass a BatchNorm layer sees the samples that are kept, and only those. With `norm="unmix"` both passes
+    of a step move the components of UnMix-TNS.
+
+    With `window` above 1 an image that comes alone is predicted as the last of a batch of the latest `window` images,
+    and one update follows every `window` images. With 1 it is a batch by itself.
+    """
+
+    title: ClassVar[str] = "ROID"
+    paper: ClassVar[str] = (
+        "Marsden, Döbler, Yang. Universal Test-time Adaptation through Weight Ensembling, Diversity Weighting, and "
+        "Prior Correction. WACV 2024."
+    )
+
+    alpha: float = setting(0.99, at_least=0, at_most=1, doc="α, weight of the trained weights beside the source's")
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        return ROIDLearner(self, network, generator, partial(Anchor, pull=1 - self.alpha))
+
+
+def soft_likelihood_ratio(logits: Tensor) -> Tensor:
+    """ℓ = -Σ q log(q / (1-q) + 1e-5) of each row, with q = min(p, .99).
+
+    >>> soft_likelihood_ratio(torch.zeros(1, 2)).abs().round(decimals=4)  # a ratio of one
+    tensor([0.])
+    """
+    q = logits.softmax(dim=1).clamp(max=CLIP)
+    return -(q * (q / (1 - q) + FLOOR).log()).sum(dim=1)
+
+
+def symmetric_cross_entropy(logits: Tensor, others: Tensor) -> Tensor:
+    """s = -½ Σ p log p' - ½ Σ p' log p of each row; gradients flow through both.
+
+    >>> symmetric_cross_entropy(torch.zeros(1, 2), torch.zeros(1, 2))
+    tensor([0.6931])
+    """
+    log_p, log_q = log_probabilities(logits), log_probabilities(others)
+    return -(log_p.exp() * log_q + log_q.exp() * log_p).sum(dim=1) / 2
+
+
+def normalized(values: Tensor) -> Tensor:
+    """Values moved and scaled to [0, 1]; equal ones, such as a single one, become 0.
+
+    >>> normalized(torch.tensor([1.0, 2.0, 5.0])), normalized(torch.tensor([3.0]))
+    (tensor([0.0000, 0.2500, 1.0000]), tensor([0.]))
+    """
+    low, high = values.aminmax()
+    spread = high - low
+    return (values - low) / spread.where(spread > 0, 1.0)
+
+
+def sample_weights(logits: Tensor, mean_prediction: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """The weights of the samples, and which are kept: those at least as diverse as the mean of the batch.
+
+    w = exp(d e / τ) with the diversity d = 1 - cos(c̄, p) and the certainty e = -H(p), each scaled to [0, 1] over the
+    batch. At least one sample is kept.
+
+    >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
+    >>> weights, kept = sample_weights(logits, torch.tensor([0.9, 0.1]), tau=1.0)
+    >>> kept.tolist(), weights.tolist()
+    ([False, True], [1.0, 1.0])
+    """
+    diversity = normalized(1 - F.cosine_similarity(mean_prediction[None], logits.softmax(dim=1), dim=1))
+    certainty = normalized(-entropy(logits))
+    return (diversity * certainty / tau).exp(), ~(diversity < diversity.mean())
+
+
+class ROIDLearner(Learner):
+    """One network that trains on every batch it predicts, and what keeps it near the source."""
+
+    mean_prediction: Tensor
+
+    def __init__(
+        self,
+        method: WeightedSelfTraining,
+        network: Network,
+        generator: torch.Generator,
+        ensemble: Callable[[Iterable[Tensor]], nn.Module],
+    ) -> None:
+        super().__init__()
+        self.method = method
+        self.network = network.fork("affine", channels_last=True).with_bn(chosen_norm(method, generator))
+        self.optimizer = self._optimizer()
+        self.ensemble = ensemble(self.network.parameters())
+        self.window = SlidingWindow(method.window)
+        self.view = method.strong_view or StrongView(generator, per_sample=method.per_sample, sharp=True)
+        precision = torch.promote_types(network.dtype, torch.float32)
+        uniform = torch.full((network.classes,), 1 / network.classes, dtype=precision, device=network.device)
+        self.register_buffer("mean_prediction", uniform)
+
+    def _optimizer(self) -> Optimizer:
+        parameters, lr = self.network.parameters(), self.method.lr
+        if self.method.optimizer == "sgd":
+            return SGD(parameters, lr=lr, momentum=0.9, nesterov=True)
+        return Adam(parameters, lr=lr)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the corrected logits."""
+        return self.corrected(self.network.predict(self.window.joined(images)))[-len(images) :]
+
+    def corrected(self, logits: Tensor) -> Tensor:
+        """Weigh the logits of a batch by its prior."""
+        return prior_corrected(logits, self.method.prior_correction)
+
+    def step(self, images: Tensor) -> Tensor:
+        """Predict, and learn from these predictions."""
+        batch = self.window.joined(images)
+        if self.window.takes(images) and not self.window.add(images):
+            return self.corrected(self.network.predict(batch))[-1:]
+        logits = self.learn(batch)
+        self.updates += 1
+        return self.corrected(logits)[-len(images) :]
+
+    def learn(self, images: Tensor) -> Tensor:
+        """One step on the kept samples; return the logits of all, from before it.
+
+        How many are kept is known on the host only: it is asked for once, and no CUDA graph is recorded.
+        """
+        if not self.network.answers.knows(images.shape, channels_last=self.network.channels_last):
+            self.network.predict(images)  # finds out which layout works
+        with updating_components(self.network):
+            logits = self.network(images)
+            seen = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            weights, kept = sample_weights(seen.detach(), self.mean_prediction, self.method.tau)
+            self._follow(seen.detach())
+            rows = kept.nonzero().squeeze(1)
+            views = self.network(self.network.augment(images[rows], self.view)).to(seen.dtype)
+        losses = soft_likelihood_ratio(seen[rows]) + symmetric_cross_entropy(seen[rows], views)
+        self.optimizer.descend((weights[rows] * losses).sum() / self.method.batch_size)
+        self.ensemble(self.network.parameters())
+        return logits.detach()
+
+    @torch.no_grad()
+    def _follow(self, logits: Tensor) -> None:
+        """c̄ <- β c̄ + (1-β) mean p; predictions that are not finite are left out."""
+        mean = logits.softmax(dim=1).mean(dim=0).to(self.mean_prediction.dtype)
+        mean = mean.where(mean.isfinite().all(), self.mean_prediction)
+        self.mean_prediction.lerp_(mean, 1 - self.method.beta)
