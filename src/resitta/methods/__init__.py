@@ -1,13 +1,29 @@
 """The methods, one file each. Import them from here: `resitta.methods.ResiTTA(eta=0.05)`."""
 
 from resitta.methods.batch_norm import BatchNormAdapt
+from resitta.methods.cofa import COFA
 from resitta.methods.cotta import CoTTA
 from resitta.methods.lame import LAME
+from resitta.methods.neo import NEO
 from resitta.methods.note import NOTE
 from resitta.methods.pseudo_label import PseudoLabel
 from resitta.methods.resitta import ResiTTA
 from resitta.methods.rotta import RoTTA
 from resitta.methods.source import Source
+from resitta.methods.t3a import T3A
 from resitta.methods.tent import Tent
 
-__all__ = ["LAME", "NOTE", "BatchNormAdapt", "CoTTA", "PseudoLabel", "ResiTTA", "RoTTA", "Source", "Tent"]
+__all__ = [
+    "COFA",
+    "LAME",
+    "NEO",
+    "NOTE",
+    "T3A",
+    "BatchNormAdapt",
+    "CoTTA",
+    "PseudoLabel",
+    "ResiTTA",
+    "RoTTA",
+    "Source",
+    "Tent",
+]
