@@ -91,6 +91,7 @@ def test_paused_it_answers_as_a_step_would_and_keeps_nothing(precise: nn.Module,
         adapter(images[:20])
         with adapter.paused():
             answers = [adapter(images[20:]) for _ in range(2)]
+            adapter(images.flip(3) * 0.5)
         torch.testing.assert_close(answers, [adapter(images[20:])] * 2, rtol=0, atol=0)
         assert adapter.stats.updates == 2
 

@@ -53,14 +53,12 @@ class COFALearner(Learner):
     """The frozen source network, and its logits for the last image; nothing is learned, so `updates` stays 0."""
 
     last: Tensor
-    begun: Tensor
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network.fork()
         precision = torch.promote_types(network.dtype, torch.float32)
         self.register_buffer("last", torch.zeros(network.classes, dtype=precision, device=network.device))
-        self.register_buffer("begun", torch.zeros((), dtype=torch.bool, device=network.device))
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits, averaged with those before where that is more certain; the last image stays the last."""
@@ -71,11 +69,9 @@ class COFALearner(Learner):
         logits = self.network.predict(images)
         found = self.average(logits).clone()
         self.last.copy_(logits[-1])
-        self.begun.fill_(True)
         return found
 
     @graphed
     def average(self, logits: Tensor) -> Tensor:
-        """Average with the image before; the first of a stream has none, which is to say itself."""
-        last = self.last.where(self.begun, logits[0])
-        return averaged(logits.to(self.last), last).to(logits.dtype)
+        """Average with the image before; the first of a stream has none, and zeros never make it more certain."""
+        return averaged(logits.to(self.last), self.last).to(logits.dtype)

@@ -71,6 +71,7 @@ def find_head(network: Network, name: str | None = None) -> str:
 def head_of(network: Network, name: str) -> Head:
     """Return the head of this name, with its present weights.
 
+    >>> import torch
     >>> linear = nn.Linear(3, 2)
     >>> head = head_of(Network(nn.Sequential(nn.Flatten(), linear)), "1")
     >>> torch.equal(head(torch.ones(4, 3)), linear(torch.ones(4, 3)))
@@ -90,6 +91,7 @@ LINEAR = "the head must be a Linear or an ungrouped 1×1 convolution; name it wi
 def with_features(network: Network, images: Tensor, head: str) -> tuple[Tensor, Tensor]:
     """Return the logits and the N×D features that the head of this name sees, in one forward pass.
 
+    >>> import torch
     >>> network = Network(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 2)))
     >>> logits, features = with_features(network, torch.rand(4, 3, 8, 8), "2")
     >>> torch.equal(logits, head_of(network, "2")(features))
