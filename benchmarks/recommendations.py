@@ -148,9 +148,9 @@ def cost(runs: list[Run], sources: list[Run]) -> float | None:
     """The time per image as a multiple of that of the source's fastest run on the same machine under the same load."""
     ratios: list[float] = []
     for run in runs:
-        plain = [source.record.seconds for source in sources if source.machine == run.machine]
-        if plain and min(plain):
-            ratios.append(run.record.seconds / min(plain))
+        plain = min((source.record.seconds for source in sources if source.machine == run.machine), default=0.0)
+        if plain:
+            ratios.append(run.record.seconds / plain)
     return round(statistics.median(ratios), 2) if ratios else None
 
 
