@@ -50,6 +50,14 @@ def test_the_first_batch_is_predicted_as_by_the_source(precise: nn.Module, strea
     torch.testing.assert_close(adapt(precise, "neo")(stream(1)), precise(stream(1)))
 
 
+def test_an_adapter_in_half_precision_counts_on(model: nn.Module, stream: Stream) -> None:
+    adapter = adapt(model, "neo").bfloat16()
+    for batch in torch.split(stream(400).bfloat16(), 1):
+        adapter(batch)
+    assert int(adapter.learner.get_buffer("count")) == 400
+    assert adapter(batch).dtype == torch.bfloat16
+
+
 def test_a_head_without_bias(stream: Stream) -> None:
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4, bias=False)).double()
     adapter, images = adapt(model, "neo"), stream(20)

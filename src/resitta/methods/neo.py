@@ -60,7 +60,7 @@ class NEOLearner(Learner):
         self.head = find_head(self.network, method.head)
         bias = head_of(self.network, self.head).bias
         self.register_buffer("mean", bias.to(torch.promote_types(bias.dtype, torch.float32)).clone())
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64, device=bias.device))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64, device=bias.device))
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits of the re-centred features."""
@@ -83,6 +83,5 @@ class NEOLearner(Learner):
     @torch.no_grad()
     def follow(self, logits: Tensor) -> Tensor:
         """Move the mean by the share of the batch in all images, or by `rate` if that is more; return it."""
-        self.count += len(logits)
-        share = (len(logits) / self.count).clamp(min=self.rate).to(self.mean)
+        share = (len(logits) / self.count.add_(len(logits)).to(self.mean)).clamp(min=self.rate)
         return self.mean.lerp_(logits.to(self.mean).mean(dim=0), share)

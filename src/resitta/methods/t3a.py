@@ -103,7 +103,8 @@ class AllSupports(nn.Module):
 
     def sums_with(self, units: Tensor, labels: Tensor, entropies: Tensor, *, keep: bool) -> Tensor:
         """The C×D sums of supports with newcomers among them, for good or for this time only."""
-        sums = self.sums + F.one_hot(labels, len(self.sums)).to(units).T @ units
+        classes = torch.arange(len(self.sums), device=labels.device)
+        sums = self.sums + (classes[:, None] == labels).to(units) @ units
         return self.sums.copy_(sums) if keep else sums
 
 
