@@ -20,6 +20,7 @@ BRISK: dict[str, Any] = {"lr": 0.01, "eta": 0.03, "nu_b": 0.2, "nu_m": 0.1}
 
 VARIANTS = [
     *[{}, {"norm": "rbn"}, {"norm": "adbn"}, {"refresh": True}, {"train": "all"}],
+    *[{"intransigent": True}, {"intransigent": True, "refresh": True}],
     *[{"drop_outdated": False}, {"drop_overconfident": False}, {"compare_uncertainty": False}],
 ]
 
@@ -97,6 +98,7 @@ class Literal:
     compare_uncertainty: bool = True
     refresh: bool = False
     train: str = "affine"
+    intransigent: bool = False
     strong_view: Callable[[Tensor], Tensor] = darker
 
     def __post_init__(self) -> None:
@@ -124,7 +126,8 @@ class Literal:
 
     def scores(self, images: Tensor) -> tuple[Tensor, list[int], list[float]]:
         with torch.no_grad():
-            logits: Tensor = self.teacher(laid_out(images))
+            predictor = self.student if self.intransigent else self.teacher
+            logits: Tensor = predictor(laid_out(images))
         log_p = logits.float().log_softmax(1)
         return logits, logits.argmax(1).tolist(), (-(log_p.exp() * log_p).sum(1)).tolist()
 
@@ -181,8 +184,9 @@ class Literal:
             for layer in self.layers:
                 layer.align(self.eta)
         with torch.no_grad():
+            nu_m = 0.0 if self.intransigent else self.nu_m
             for slow, fast in zip(self.trained(self.teacher), self.trained(self.student), strict=True):
-                slow.copy_((1 - self.nu_m) * slow + self.nu_m * fast)
+                slow.copy_((1 - nu_m) * slow + nu_m * fast)
         if self.refresh:
             _, labels, entropies = self.scores(images)
             for sample, label, entropy in zip(self.bank, labels, entropies, strict=True):

@@ -52,15 +52,26 @@ def affine(net: nn.Sequential) -> list[nn.Parameter]:
 class ByHand:
     """RoTTA with a memory that has room for every sample."""
 
-    def __init__(self, model: nn.Module, *, lr: float, alpha: float, nu: float, capacity: int, every: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        lr: float,
+        alpha: float,
+        nu: float,
+        capacity: int,
+        every: int,
+        intransigent: bool = False,
+    ) -> None:
         self.teacher, self.student = by_hand(model, alpha), by_hand(model, alpha)
         self.adam = torch.optim.Adam(affine(self.student), lr=lr)
-        self.nu, self.capacity, self.every = nu, capacity, every
+        self.nu, self.capacity, self.every = 0.0 if intransigent else nu, capacity, every
+        self.predictor = self.student if intransigent else self.teacher
         self.memory: list[Tensor] = []
 
     def __call__(self, images: Tensor) -> Tensor:
         with torch.no_grad():
-            logits: Tensor = self.teacher(images)
+            logits: Tensor = self.predictor(images)
         for image in images:
             self.memory.append(image)
             if len(self.memory) % self.every == 0:
@@ -88,10 +99,11 @@ class ByHand:
                 slow.copy_((1 - self.nu) * slow + self.nu * fast)
 
 
+@pytest.mark.parametrize("intransigent", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 8, 20])
-def test_updates_by_hand(precise: nn.Module, stream: Stream, batch_size: int) -> None:
+def test_updates_by_hand(precise: nn.Module, stream: Stream, batch_size: int, intransigent: bool) -> None:
     """The quota of a class, 400/5, exceeds the stream, so that every sample is stored."""
-    rates: dict[str, Any] = {"lr": 0.01, "alpha": 0.2, "nu": 0.1}
+    rates: dict[str, Any] = {"lr": 0.01, "alpha": 0.2, "nu": 0.1, "intransigent": intransigent}
     adapter = adapt(precise, "rotta", strong_view=darker, capacity=400, update_every=8, **rates)
     literal = ByHand(precise, capacity=400, every=8, **rates)
     for batch in torch.split(stream(60), batch_size):

@@ -34,12 +34,12 @@ def print_models(*, as_json: bool = False) -> None:
     rows = [{key: getattr(entry, key) for key in columns} for entry in MODELS.values()]
     if as_json:
         return _print_json(rows)
-    return _print_table(list(columns.values()), [[_words(v, none="") for v in row.values()] for row in rows])
+    return print_table(list(columns.values()), [[_words(v, none="") for v in row.values()] for row in rows])
 
 
 def _print_list(methods: Sequence[Mapping[str, Any]]) -> None:
     rows = [[method["name"], method["summary"], method["needs"]] for method in methods]
-    _print_table(["method", "what it does", "needs"], rows)
+    print_table(["method", "what it does", "needs"], rows)
     _say("resitta methods NAME shows the settings, presets and paper of one.")
 
 
@@ -55,7 +55,7 @@ def _print_method(method: Mapping[str, Any]) -> None:
         [setting["name"], _words(setting["default"]), _takes(setting), setting["meaning"]]
         for setting in method["settings"]
     ]
-    return _print_table(["setting", "default", "takes", "meaning"], rows)
+    return print_table(["setting", "default", "takes", "meaning"], rows)
 
 
 def _takes(setting: Mapping[str, Any]) -> str:
@@ -74,7 +74,7 @@ def _words(value: Any, *, none: str = "none") -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns that wrap where the terminal is narrow, the first one excepted, and never leave anything out."""
     table = require("rich.table", "cli").Table(box=require("rich.box", "cli").SIMPLE_HEAD, pad_edge=False)
     for number, heading in enumerate(headings):

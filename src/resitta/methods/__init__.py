@@ -2,11 +2,13 @@
 
 from resitta.methods.batch_norm import BatchNormAdapt
 from resitta.methods.cmf import CMF
+from resitta.methods.cofa import COFA
 from resitta.methods.cotta import CoTTA
 from resitta.methods.deyo import DeYO
 from resitta.methods.eata import EATA
 from resitta.methods.eta import ETA
 from resitta.methods.lame import LAME
+from resitta.methods.neo import NEO
 from resitta.methods.note import NOTE
 from resitta.methods.pseudo_label import PseudoLabel
 from resitta.methods.rdumb import RDumb
@@ -15,17 +17,21 @@ from resitta.methods.roid import ROID
 from resitta.methods.rotta import RoTTA
 from resitta.methods.sar import SAR
 from resitta.methods.source import Source
+from resitta.methods.t3a import T3A
 from resitta.methods.tent import Tent
 from resitta.methods.unmix import UnMix
 
 __all__ = [
     "CMF",
+    "COFA",
     "EATA",
     "ETA",
     "LAME",
+    "NEO",
     "NOTE",
     "ROID",
     "SAR",
+    "T3A",
     "BatchNormAdapt",
     "CoTTA",
     "DeYO",

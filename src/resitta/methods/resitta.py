@@ -35,8 +35,10 @@ class ResiTTA(Method):
     [0, 1]; None is the paper's. `per_sample`: draw the paper's view for each image instead of once per batch.
 
     Beyond the paper: `anchor` pulls the student toward the source weights by this factor after each step, for endless
-    streams. `reset_on_shift` clears the bank and resets the statistics to the source when the images shift by this many
-    standard deviations, for streams with abrupt domain shifts; 2 is a good value (see `DomainShiftDetector`).
+    streams. `intransigent`: the teacher keeps the source's parameters, though not its statistics, and the student
+    predicts (arXiv 2609.02507); for long streams, too. `reset_on_shift` clears the bank and resets the statistics to
+    the source when the images shift by this many standard deviations, for streams with abrupt domain shifts; 2 is a
+    good value (see `DomainShiftDetector`).
 
     For less memory, with the same results: `micro_batch` trains on this many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
@@ -78,6 +80,7 @@ class ResiTTA(Method):
     reset_on_shift: float | None = setting(
         None, above=0, doc="reset bank and statistics when the images shift by this many standard deviations"
     )
+    intransigent: bool = setting(False, doc="the teacher keeps the source's parameters, and the student predicts")
     micro_batch: int | None = setting(None, at_least=1, doc="train on this many samples at a time: less memory")
     bank_device: Place = setting("model", doc="where the bank keeps its images")
     bank_bytes: bool = setting(False, doc="keep the bank's images as bytes")
@@ -110,7 +113,7 @@ class ResiTTA(Method):
 
 
 class ResiTTALearner(Learner):
-    """A teacher that predicts, a student that learns from the bank."""
+    """A teacher and a student that learns from the bank; the teacher predicts unless it is intransigent."""
 
     learns_from_predictions = True
 
@@ -127,6 +130,7 @@ class ResiTTALearner(Learner):
             channels_last=method.norm != "adbn",
             micro_batch=method.micro_batch,
             anchor=method.anchor,
+            intransigent=method.intransigent,
         )
         self.shift = None if method.reset_on_shift is None else DomainShiftDetector(method.reset_on_shift)
         self.bank = IndexedEntroBank(
@@ -141,12 +145,12 @@ class ResiTTALearner(Learner):
         )
 
     def exportable_network(self) -> Network | None:
-        """The teacher, whose statistics are ordinary running statistics unless AdBN takes them from each batch."""
-        return None if self.method.norm == "adbn" else self.networks.teacher
+        """The network that predicts; its statistics are ordinary ones unless AdBN takes them from each batch."""
+        return None if self.method.norm == "adbn" else self.networks.predictor
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the teacher's logits."""
-        return self.networks.teacher.predict(images)
+        """Return the logits of the teacher, or of the student of an intransigent one."""
+        return self.networks.predictor.predict(images)
 
     def may_update(self, images: Tensor) -> bool:
         """Only when `update_every` samples have come, or a domain shift may show."""

@@ -21,7 +21,9 @@ from resitta.training.strong_view import View
 class RoTTA(Method):
     """Robust BatchNorm, a category-balanced memory, teacher and student.
 
-    Settings as its authors' code has them.
+    Settings as its authors' code has them. `intransigent`: the teacher keeps the source's parameters, though not its
+    statistics, and the student predicts (arXiv 2609.02507); for long streams, on which a teacher that follows its
+    student degrades.
     """
 
     title: ClassVar[str] = "RoTTA"
@@ -34,6 +36,7 @@ class RoTTA(Method):
     update_every: int = setting(64, at_least=1, doc="samples between two updates")
     strong_view: View | None = setting(None, doc="augmentation, images -> images in [0, 1]; none is the paper's")
     per_sample: bool = setting(False, doc="draw the augmentation for each image, not once per batch")
+    intransigent: bool = setting(False, doc="the teacher keeps the source's parameters, and the student predicts")
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
@@ -50,25 +53,31 @@ def timeliness(ages: Tensor) -> Tensor:
 
 
 class RoTTALearner(Learner):
-    """A teacher that predicts, a student that learns from the memory."""
+    """A teacher and a student that learns from the memory; the teacher predicts unless it is intransigent."""
 
     learns_from_predictions = True
 
     def __init__(self, method: RoTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
-        view = seeded_view(method.strong_view, generator, per_sample=method.per_sample)
-        rbn = partial(RobustBN, alpha=method.alpha)
-        self.networks = SelfTraining(network, rbn, view=view, lr=method.lr, nu=method.nu, channels_last=True)
+        self.networks = SelfTraining(
+            network,
+            partial(RobustBN, alpha=method.alpha),
+            view=seeded_view(method.strong_view, generator, per_sample=method.per_sample),
+            lr=method.lr,
+            nu=method.nu,
+            channels_last=True,
+            intransigent=method.intransigent,
+        )
         self.bank = CSTU(method.capacity)
 
     def exportable_network(self) -> Network:
-        """The teacher."""
-        return self.networks.teacher
+        """The network that predicts."""
+        return self.networks.predictor
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the teacher's logits."""
-        return self.networks.teacher.predict(images)
+        """Return the logits of the teacher, or of the student of an intransigent one."""
+        return self.networks.predictor.predict(images)
 
     def may_update(self, images: Tensor) -> bool:
         """Only when `update_every` samples have come."""

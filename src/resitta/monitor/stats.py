@@ -48,7 +48,8 @@ class Stats:
 def stats_of(adapter: AdapterLike) -> Stats:
     """Describe an adapter."""
     memory = adapter.learner.memory()
-    network = next(module for module in adapter.learner.modules() if isinstance(module, Network))
+    networks = (module for module in adapter.learner.modules() if isinstance(module, Network))
+    network = adapter.learner.exportable_network() or next(networks)
     return Stats(
         samples=adapter.samples,
         updates=adapter.learner.updates,

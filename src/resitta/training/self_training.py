@@ -93,7 +93,10 @@ class LocalReduction:
 
 
 class SelfTraining(nn.Module):
-    """A teacher and a student that share every parameter they do not train."""
+    """A teacher and a student that share every parameter they do not train.
+
+    `intransigent`: the teacher keeps the source's parameters and only moves its statistics, and the student predicts.
+    """
 
     def __init__(
         self,
@@ -107,6 +110,7 @@ class SelfTraining(nn.Module):
         channels_last: bool = False,
         micro_batch: int | None = None,
         anchor: float = 0.0,
+        intransigent: bool = False,
     ) -> None:
         super().__init__()
         self.teacher = network.fork(train, channels_last=channels_last).with_bn(wrap).requires_grad_(False)
@@ -116,9 +120,15 @@ class SelfTraining(nn.Module):
         self.view = view
         self.train_all = train == "all"
         self.nu = nu
+        self.intransigent = intransigent
         self.micro_batch = micro_batch
         self.reduction = LocalReduction()
         self.streams = ParallelStreams()
+
+    @property
+    def predictor(self) -> Network:
+        """The network that predicts: the teacher, or the student of an intransigent one."""
+        return self.student if self.intransigent else self.teacher
 
     def views(self, samples: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the weak and the strong view of an update's samples, or None if there is nothing to learn from."""
@@ -130,7 +140,8 @@ class SelfTraining(nn.Module):
 
         Both networks move their statistics in these forward passes.
         """
-        self.student.channels_last = self.teacher.channels_last  # `predict` of the teacher found out which layout works
+        layout = self.predictor.channels_last  # its `predict` found out which layout works
+        self.student.channels_last = self.teacher.channels_last = layout
         if self.micro_batch is None:
             with updating_statistics(self, self.reduction.moments):
                 targets, logits = self._forward(images, strong)
@@ -143,8 +154,9 @@ class SelfTraining(nn.Module):
         return loss.detach()
 
     def move_teacher(self) -> None:
-        """Teacher EMA, θ' <- (1-ν) θ' + ν θ."""
-        ema_update(self.teacher, self.student, self.nu)
+        """Teacher EMA, θ' <- (1-ν) θ' + ν θ, unless the teacher is intransigent."""
+        if not self.intransigent:
+            ema_update(self.teacher, self.student, self.nu)
 
     def _forward(self, images: Tensor, strong: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of the teacher and of the student; inside a CUDA graph, side by side."""
