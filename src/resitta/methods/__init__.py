@@ -9,5 +9,6 @@ from resitta.methods.resitta import ResiTTA
 from resitta.methods.rotta import RoTTA
 from resitta.methods.source import Source
 from resitta.methods.tent import Tent
+from resitta.methods.tribe import TRIBE
 
-__all__ = ["LAME", "NOTE", "BatchNormAdapt", "CoTTA", "PseudoLabel", "ResiTTA", "RoTTA", "Source", "Tent"]
+__all__ = ["LAME", "NOTE", "TRIBE", "BatchNormAdapt", "CoTTA", "PseudoLabel", "ResiTTA", "RoTTA", "Source", "Tent"]
