@@ -28,6 +28,7 @@ from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
+from resitta.bench.source_data import SourceData
 from resitta.data.datasets import ImageSet
 from resitta.method import create
 from resitta.models import create as create_model
@@ -53,6 +54,8 @@ TESTBEDS = {
     "cifar10-wrn28x10": Testbed("cifar10-test.zip", "wrn28x10", "cifar10"),
     "cifar10-wrn16x4": Testbed("cifar10-test.zip", "wrn16x4", "cifar10"),
     "cifar10-wrn16x1": Testbed("cifar10-test.zip", "wrn16x1", "cifar10"),
+    "cifar10-resnet26gn": Testbed("cifar10-test.zip", "resnet26gn", "cifar10"),
+    "cifar10-vit": Testbed("cifar10-test.zip", "vit_cifar", "cifar10"),
     "cifar100-resnext29": Testbed("cifar100-test.zip", "resnext29", "cifar100"),
     "imagenet-resnet50": Testbed(
         "imagenet-val-2k.zip", "resnet50", "imagenet", {"stride_in_1x1": True, "bn_eps": 1e-3, **CAFFE}
@@ -162,6 +165,9 @@ def open_bench(args: argparse.Namespace) -> Bench:
         about={"bed": args.bed},
         options={} if args.precision == "exact" else {"precision": args.precision},
         circumstances={"processes_on_the_device": args.workers},
+        source=SourceData(
+            data=args.beds / TESTBEDS[args.bed].images, cache=args.out / "source", size=protocol_of(args).batch_size
+        ),
     )
 
 

@@ -74,3 +74,43 @@ class Scaled(SourceLearner):
     step = predict
 '''
 """The file of a user who wrote a method; FACTOR stands for what they change in it."""
+
+
+NEEDS_SOURCE = '''
+from dataclasses import dataclass
+import torch
+import resitta
+from resitta.methods.source import SourceLearner
+from resitta.training.source_statistics import Source
+
+class CentredLearner(SourceLearner):
+    def __init__(self, network, mean):
+        super().__init__(network)
+        self.register_buffer("mean", mean.to(network.device, network.dtype), persistent=False)
+
+    def predict(self, images):
+        return self.network.predict(images) - self.mean
+
+    step = predict
+
+    def exportable_network(self):
+        return None
+
+@resitta.register("centred")
+@dataclass(frozen=True, kw_only=True)
+class Centred(resitta.Method):
+    """Logits without their mean on source images."""
+
+    without_source = "source"
+    trains = "none"
+    scale: float = resitta.setting(1.0)
+    source: Source = resitta.setting(None)
+
+    def prepare(self, network, batches):
+        logits = torch.cat([network.predict(images) for images in batches])
+        return {"mean": self.scale * logits.mean(dim=0)}
+
+    def start(self, network, generator):
+        return CentredLearner(network, self.source.tensors["mean"])
+'''
+"""The file of a method that needs source data."""

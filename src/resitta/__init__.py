@@ -15,6 +15,7 @@ if typing.TYPE_CHECKING:
     from resitta import bench, errors, methods
     from resitta.adapter import Adapter, adapt, load, recover
     from resitta.checkpoint.autosave import Autosave
+    from resitta.checkpoint.source_data import prepare
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
     from resitta.memory.memory import Memory
@@ -54,6 +55,7 @@ __all__ = [
     "list_methods",
     "load",
     "methods",
+    "prepare",
     "recover",
     "register",
     "setting",
@@ -81,6 +83,7 @@ _HOMES = {
     "guard": "monitor",
     "list_methods": "method",
     "load": "adapter",
+    "prepare": "checkpoint.source_data",
     "recover": "adapter",
     "register": "method",
     "setting": "settings",

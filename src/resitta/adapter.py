@@ -16,6 +16,7 @@ from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.checkpoint import io as store
 from resitta.checkpoint.autosave import newest_state
 from resitta.checkpoint.fingerprint import Fingerprint
+from resitta.checkpoint.source_data import with_statistics
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.inputs import (
     UNRECORDABLE,
@@ -27,12 +28,12 @@ from resitta.inputs import (
     predict_early,
     refuse_recording,
 )
-from resitta.method import Method, create
+from resitta.method import Method, create, needs_of_methods
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, Listener, Restarted
 from resitta.monitor.guard import Guard, GuardCallback, guard_callback
 from resitta.monitor.stats import Stats, stats_of
-from resitta.norm.bn_layers import check_model
+from resitta.norm.requirements import check_model
 from resitta.runtime.background import Background
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
@@ -90,7 +91,8 @@ def adapt(
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
         classes: the number of classes; needed only where a method has to know it and the model takes images of none
             of the usual sizes.
-        settings: any setting of the method, by name.
+        settings: any setting of the method, by name. Methods that need source data take `source`: clean images in
+            batches (a tensor or a DataLoader), or a file made by `resitta.prepare`.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     >>> model = nn.Sequential(*features, nn.Linear(8, 5))
@@ -189,8 +191,7 @@ class Adapter(nn.Module):
     def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
         self.options = Options(**options)
-        check_model(model, needs=method.needs, name=method.name)
-        self.method = method
+        check_model(model, needs=method.needs, name=method.name, others=needs_of_methods())
         self.guard: GuardCallback | None = guard_callback(self.options.guard)
         self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
         self._equip()
@@ -199,6 +200,7 @@ class Adapter(nn.Module):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
             self._source = (Network(model, **given),)
         self.fingerprint = Fingerprint(self.source.model)
+        self.method = with_statistics(method, self.source, self.fingerprint)
         self.reset()
 
     def _equip(self) -> None:

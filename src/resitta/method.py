@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast
@@ -31,6 +31,7 @@ from resitta.settings import check_settings
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Optimizer
 from resitta.training.sharing import raise_bn_precision
+from resitta.training.source_statistics import as_source
 
 T = TypeVar("T")
 M = TypeVar("M", bound=type["Method"])
@@ -144,14 +145,28 @@ class Method(ABC):
     """Old names of settings and their new ones; the old ones work for one release, with a warning."""
     paper: ClassVar[str] = ""
     """The publication to cite, as `resitta methods NAME` shows it."""
+    without_source: ClassVar[str] = ""
+    """Of a method that needs source data: one that works without."""
 
     def __post_init__(self) -> None:
+        if takes_source(self) and "source" in vars(self):
+            object.__setattr__(self, "source", as_source(vars(self)["source"]))
         check_settings(self)
 
     @property
     def trains(self) -> Trained:
         """Which parameters of the caller's network may move: none, the affine ones of norm layers, or all."""
         return "affine"
+
+    def prepare(self, network: Network, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+        """Return what has to be known of the source data, from batches of clean images, by name.
+
+        A method that writes this has a setting `source: Source = setting(None)`, see
+        `resitta.training.source_statistics`. In `start` its value is `SourceStatistics` whose `tensors` are those
+        returned here. They are computed once, saved with the adapter, and moved by `start`. Fork `network` rather than
+        change it; read `batches` once. Gradients are enabled.
+        """
+        raise NotImplementedError(f"{self.name} needs no source data")
 
     @abstractmethod
     def start(self, network: Network, generator: torch.Generator) -> Learner:
@@ -160,6 +175,16 @@ class Method(ABC):
         `network.classes` is the number of classes, `network.device` and `network.dtype` say where and how it computes.
         Gradients may be disabled here; wrap what needs them in `torch.enable_grad()`.
         """
+
+
+def takes_source(method: Method | type[Method]) -> bool:
+    """Whether a method needs statistics of source data.
+
+    >>> takes_source(get_method("tent"))
+    False
+    """
+    cls = method if isinstance(method, type) else type(method)
+    return cls.prepare is not Method.prepare
 
 
 class AdapterLike(Protocol):
@@ -232,6 +257,15 @@ def register(name: str) -> Callable[[M], M]:
 def list_methods() -> list[str]:
     """Return the registered names, sorted."""
     return sorted(_known())
+
+
+def needs_of_methods() -> dict[str, Needs]:
+    """Return what every registered method needs of a model, by name.
+
+    >>> needs_of_methods()["source"]
+    'nothing'
+    """
+    return {name: method.needs for name, method in _known().items()}
 
 
 def forget(module: str) -> None:

@@ -3,7 +3,7 @@
 import ast
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -53,7 +53,7 @@ def _type_trouble(value: object, hint: Any) -> str | None:
 
 
 def _fits(value: object, hint: Any) -> tuple[bool, str]:
-    """Whether a value has a plain type, and that type in words; anything else in a setting is a function."""
+    """Whether a value has a plain type, and that type in words; others are instances of a class, or functions."""
     a_bool = isinstance(value, bool)
     plain = {
         bool: (a_bool, "True or False"),
@@ -63,7 +63,9 @@ def _fits(value: object, hint: Any) -> tuple[bool, str]:
         tuple: (isinstance(value, tuple), "a tuple"),
         type(None): (value is None, "None"),
     }
-    return plain.get(hint, (callable(value), "callable"))
+    instance = isinstance(hint, type) and not getattr(hint, "_is_protocol", False) and isinstance(value, hint)
+    words = "callable" if hint in (Any, Callable) else f"a {getattr(hint, '__name__', hint)}"
+    return plain.get(hint, (instance or callable(value), words))
 
 
 def _range_trouble(value: Any, bounds: Any) -> str | None:

@@ -24,6 +24,9 @@ RESNET50: dict[str, object] = {
 }
 
 
+NETWORKS = ("WideResNet", "ResNeXt29", "ResNet50", "ResNet26GN", "VisionTransformer")
+
+
 def file_of_testbed(name: str) -> Path:
     if not (TESTBEDS / name).is_file():
         pytest.skip(f"{name} is not at hand")
@@ -59,6 +62,8 @@ class Case(NamedTuple):
         Case("cifar10-wrn16x1", "cifar10-test", "wrn16x1", 500, (6.0, 14.0), {}),
         Case("cifar10-wrn16x4", "cifar10-test", "wrn16x4", 200, (3.0, 14.0), {}),
         Case("cifar10-wrn28x10", "cifar10-test", "wrn28x10", 20, (0.0, 20.0), {}),
+        Case("cifar10-resnet26gn", "cifar10-test", "resnet26gn", 200, (4.0, 16.0), {}),
+        Case("cifar10-vit", "cifar10-test", "vit_cifar", 200, (8.0, 23.0), {}),
         Case("cifar100-resnext29", "cifar100-test", "resnext29", 100, (12.0, 36.0), {}),
         Case("imagenet-resnet50", "imagenet-val-2k", "resnet50", 40, (8.0, 45.0), RESNET50),
     ],
@@ -121,4 +126,4 @@ def test_entries_are_frozen() -> None:
 def test_public_names_are_importable() -> None:
     for name in resitta.models.__all__:
         assert hasattr(resitta.models, name)
-    assert all(issubclass(getattr(resitta.models, n), nn.Module) for n in ("WideResNet", "ResNeXt29", "ResNet50"))
+    assert all(issubclass(getattr(resitta.models, n), nn.Module) for n in NETWORKS)

@@ -51,6 +51,8 @@ def run(
     model_options: Mapping[str, Any] | None = None,
     size: int | None = None,
     listing: str | Path | None = None,
+    source: str | Path | ImageSet | Arrays | None = None,
+    source_images: int = 2000,
     out: str | Path | None = None,
     rerun: bool = False,
     device: str | None = None,
@@ -75,6 +77,9 @@ def run(
         checkpoint, model_options: of a model given by name: `{"pretrained": True}`.
         size: the side that images of a folder or zip are resized to.
         listing: a text file with the images of ImageNet-C to use, `wnid/name.JPEG` on each line.
+        source: what methods that need source data get, such as "eata": clean images, given as `images` are, or a file
+            that `resitta prepare` wrote (NAME.safetensors). By default the images of this bench, if they are clean.
+        source_images: how many of them to use, evenly chosen.
         out: the folder for records and corrupted images; finished runs in it are kept, unless the method or the model
             was defined in an interactive session, whose code cannot be compared. None keeps nothing.
         rerun: run again what is finished in `out`, and replace its records.
@@ -106,6 +111,8 @@ def run(
             model_options=tuple((model_options or {}).items()),
             size=size,
             listing=None if listing is None else Path(listing),
+            clean=None if source is None else image_source(source),
+            source_images=source_images,
             out=Path(folder),
             device=device or (str(device_of(model)) if isinstance(model, nn.Module) else "cpu"),
         )

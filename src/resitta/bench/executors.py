@@ -76,7 +76,7 @@ def run_jobs(
     bench = spec.open(make_bar("opening the data"))
     if bench.warning:
         warnings.warn(bench.warning, DoubtfulRuns, stacklevel=3)
-    jobs = list(dict.fromkeys(jobs))
+    jobs = list(dict.fromkeys(bench.with_source(job, make_bar) for job in jobs))
     kept = tuple(not rerun and bench.finished(job) for job in jobs)
     missing = [job for job, old in zip(jobs, kept, strict=True) if not old]
     runs = {job: bench.record(job) for job, old in zip(jobs, kept, strict=True) if old}

@@ -3,7 +3,8 @@
 import copy
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,17 @@ from resitta.adapter import Adapter, adapt
 from resitta.bench.loop import Progress, run_stream
 from resitta.bench.protocol import Domain, Protocol, open_domains
 from resitta.bench.record import RunRecord, environment, identity_in, load, read_json, save, settings_of, write_json
+from resitta.bench.source_data import SourceData
 from resitta.bench.source_digest import described, method_source, model_source
 from resitta.checkpoint.fingerprint import digest_tensors
 from resitta.data.corrupted import fingerprint
 from resitta.data.datasets import ImageSet
 from resitta.errors import BadData, BadSetting
-from resitta.method import Method
+from resitta.method import Method, takes_source
 from resitta.models import create as create_model
 from resitta.models import why_untrained
 from resitta.models.user_code import with_files
+from resitta.training.source_statistics import SourceStatistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +42,10 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The method and the settings that are not its defaults."""
+        """The method and the settings that are not its defaults, nor chosen by the bench."""
         values = [(setting, getattr(self.method, setting.name)) for setting in fields(self.method)]
-        changed = [f"{setting.name}={described(value)}" for setting, value in values if value != setting.default]
+        chosen = [(setting.name, value) for setting, value in values if value != setting.default]
+        changed = [f"{name}={described(value)}" for name, value in chosen if not _from_bench(value)]
         return ", ".join([self.method.name, *changed])
 
     @property
@@ -57,6 +61,10 @@ class Job:
     def __reduce__(self) -> tuple[Any, ...]:
         values = {"method": self.method, "seed": self.seed, "source": self.method_source}
         return with_files(type(self), values, self.method, *vars(self.method).values())
+
+
+def _from_bench(value: object) -> bool:
+    return isinstance(value, SourceStatistics) and value.origin != ""
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,19 @@ class Bench:
     """What explains the runs' speed without changing their numbers, such as other processes on the device."""
     warning: str = ""
     """Printed before and after the runs, such as that the weights are random."""
+    source: SourceData | None = None
+    """Where methods that need source data get it."""
+
+    def with_source(self, job: Job, bar: Callable[[str], Progress] | None = None) -> Job:
+        """Return a job whose method has the statistics of source data that it needs; they are computed now or kept."""
+        if self.source is None or not takes_source(job.method):
+            return job
+        about = {**settings_of(job.method), **self.about, "method": job.method_source}
+        progress = bar(f"source data of {job.method.name}") if bar else None
+        method = self.source.complete(
+            job.method, self.model, [about, weights_digest(self.model)], identity_digest, progress
+        )
+        return replace(job, method=method)
 
     def path(self, job: Job) -> Path:
         """The file of a job's record; its name holds a digest of all that defines the run."""
@@ -108,6 +129,7 @@ class Bench:
 
     def record(self, job: Job, progress: Progress | None = None, *, rerun: bool = False) -> RunRecord:
         """Return the record of a job: from its file if it is finished, else by running it."""
+        job = self.with_source(job)
         path = self.path(job)
         if rerun or not self._comparable(job) or not path.exists():
             adapter = Adapter(self.model, job.method, seed=job.seed, **self.options)
@@ -153,7 +175,8 @@ class BenchSpec:
 
     `model_options`: pairs for the function that makes the model. `size`: the side that images of a folder or zip are
     resized to. `listing`: a text file that picks images of ImageNet-C. `folder`: where relative paths begin. A module
-    is used as it is; on another device, a copy of it.
+    is used as it is; on another device, a copy of it. `clean` and `source_images`: what methods that need source data
+    get, see `SourceData`.
     """
 
     protocol: Protocol
@@ -166,6 +189,8 @@ class BenchSpec:
     out: Path
     device: str = "cpu"
     folder: Path = field(default_factory=Path.cwd)
+    clean: Path | ImageSet | None = None
+    source_images: int = 2000
     source: dict[str, str | None] | None = field(default=None, compare=False, repr=False)
     """What the identity says of the code of a module, as seen by the process that has it."""
 
@@ -178,6 +203,8 @@ class BenchSpec:
             raise BadSetting("a listing belongs to ImageNet-C on disk; choose among arrays and image sets yourself")
         if not isinstance(self.data, Path) and self.size is not None:
             raise BadSetting("size belongs to images on disk; scale arrays and image sets of your own yourself")
+        if type(self.source_images) is not int or self.source_images < 1:
+            raise BadSetting(f"source_images must be a whole number from 1 on, found {self.source_images!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = self.model.modules() if isinstance(self.model, nn.Module) else ()
@@ -200,7 +227,17 @@ class BenchSpec:
         places: dict[str, Any] = {"cache": self.out / "corrupted", "device": device}
         sets = open_domains(self.protocol, self.data, **places, progress=progress, check=check, **options)
         warning = f"{untrained}. Errors of an untrained network say nothing about methods." if untrained else ""
-        return Bench(self.protocol, model, sets, self.out, device, about, warning=warning)
+        return Bench(self.protocol, model, sets, self.out, device, about, warning=warning, source=self._source_data())
+
+    def _source_data(self) -> SourceData:
+        return SourceData(
+            data=self.data,
+            cache=self.out / "source",
+            given=self.clean,
+            count=self.source_images,
+            size=self.protocol.batch_size,
+            options={} if self.size is None else {"size": self.size},
+        )
 
     def _model(self, device: torch.device) -> tuple[nn.Module, dict[str, Any], str | None]:
         """The model on its device, what the identity says of it, and why it is untrained if it is."""

@@ -40,6 +40,15 @@ class Fingerprint:
         """A digest of the types and values of the parameters and buffers."""
         return digest_tensors(self._tensors())
 
+    @cached_property
+    def in_any_precision(self) -> str:
+        """A digest of names, shapes and values that stays the same when the model is converted to float64 or bfloat16.
+
+        Numbers count as rounded to bfloat16.
+        """
+        rounded = ((name, t.bfloat16() if t.is_floating_point() else t) for name, t in self._tensors())
+        return digest_tensors([("structure " + self.structure, torch.empty(0)), *rounded])
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.model.named_parameters()
         yield from self.model.named_buffers()

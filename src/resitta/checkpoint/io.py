@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 from resitta._deprecated import rename
 from resitta.checkpoint.atomic_write import write_atomically
 from resitta.checkpoint.format import read, seal
+from resitta.checkpoint.source_data import KIND, packed, unpacked
 from resitta.checkpoint.values import check_values
 from resitta.errors import BadState, UnsuitableModel
 from resitta.method import AdapterLike, create, get_method, list_methods
 from resitta.monitor.guard import Guard, load_guard
+from resitta.training.source_statistics import SourceStatistics
 
 logger = logging.getLogger(__name__)
 A = TypeVar("A", bound=AdapterLike)
@@ -28,7 +30,9 @@ KEPT = ("seed", "precision", "non_finite", "guard")
 
 def save(adapter: AdapterLike, path: StatePath) -> None:
     """Write everything about an adapter but its source model, atomically."""
-    write_atomically(Path(path), seal({**describe(adapter), "state": adapter.state_dict()}))
+    document = describe(adapter)
+    document["settings"] = {name: _packed(value) for name, value in document["settings"].items()}
+    write_atomically(Path(path), seal({**document, "state": adapter.state_dict()}))
 
 
 def restore(adapter: AdapterLike, path: StatePath) -> None:
@@ -126,7 +130,8 @@ def read_document(path: StatePath) -> dict[str, Any]:
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(document.get(name), kind)]
     if wrong:
         raise BadState(f"{path} has no {wrong[0]!r} of an adapter in it; name a file that adapter.save wrote")
-    return document | {"settings": present_names(document["method"], document["settings"])}
+    settings = present_names(document["method"], document["settings"])
+    return document | {"settings": {name: _unpacked(value, path) for name, value in settings.items()}}
 
 
 def settings_of(settings: Any) -> dict[str, Any]:
@@ -150,6 +155,16 @@ def check_model(adapter: AdapterLike, document: dict[str, Any], path: StatePath)
         raise BadState(f"{path} was saved with another model (other names or shapes); load it with that one")
     if content != adapter.fingerprint.content:
         raise BadState(f"{path} was saved with other weights or another precision of this model; load those first")
+
+
+def _packed(value: Any) -> Any:
+    """A setting as a file holds it."""
+    return packed(value) if isinstance(value, SourceStatistics) else value
+
+
+def _unpacked(value: Any, path: StatePath) -> Any:
+    """Undo `_packed`. The model of statistics is that of the file, which is checked."""
+    return unpacked(value, str(path)) if isinstance(value, dict) and KIND in value else value
 
 
 def _requirements(document: dict[str, Any]) -> dict[str, str]:

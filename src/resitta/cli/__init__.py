@@ -39,7 +39,7 @@ def build() -> Any:
     cyclopts = require("cyclopts", "cli")
     require("rich", "cli")
     import resitta  # noqa: PLC0415  (inside of `main`, which handles Ctrl-C)
-    from resitta.cli import bench, data, library, serve  # noqa: PLC0415
+    from resitta.cli import bench, data, library, serve, source  # noqa: PLC0415
 
     app = cyclopts.App(
         name="resitta",
@@ -47,7 +47,7 @@ def build() -> Any:
         version=resitta.__version__,
         suppress_keyboard_interrupt=False,  # `main` says how to continue
     )
-    commands: list[Any] = [library.demo, library.methods, library.check, library.models]
+    commands: list[Any] = [library.demo, library.methods, library.check, library.models, source.prepare]
     commands += [bench.bench, bench.reproduce, bench.report, data.corrupt, serve.serve]
     fetching = cyclopts.App(name="data", help="Get the public corrupted data sets.")
     fetching.command(data.fetch)

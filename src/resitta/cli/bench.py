@@ -41,6 +41,8 @@ def bench(
     per_domain: int | None = None,
     batch_size: int = 64,
     size: int | None = None,
+    source: Path | None = None,
+    source_images: int = 2000,
     out: Path = Path("runs/bench"),
     running: How = LOCALLY,
 ) -> None:
@@ -91,6 +93,11 @@ def bench(
         Images per call of the adapter.
     size
         Resize and crop images of a folder or zip to this side.
+    source
+        For methods that need source data, such as eata: clean images, or a file of `resitta prepare`. By default DATA
+        if those are clean images.
+    source_images
+        How many of these images to use.
     out
         The folder for records, corrupted images and the page.
     """

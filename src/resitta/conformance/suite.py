@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from resitta.conformance.promises import CHECKS
 from resitta.conformance.subject import Subject, spread_images, spread_network
 from resitta.errors import BadSetting, NonConformant
-from resitta.method import Method, create
+from resitta.method import Method, create, takes_source
 
 
 def check_method(
@@ -27,6 +27,7 @@ def check_method(
         method: a registered name, or a method with its settings.
         model: a classifier of your own to check with; by default a small convolutional one that is certain of some
             images and uncertain of others, so that a method that selects samples has something to select.
+            A method that needs source data gets some of the images, unless its setting `source` holds others.
         images: N×C×H×W in [0, 1] for your model, used again and again in this order; by default random ones.
         shape: channels, height and width of the random images.
         device: where to run.
@@ -35,8 +36,9 @@ def check_method(
     Raises:
         NonConformant: names the promise that was broken and how.
     """
-    chosen, place = create(method), torch.device(device)
+    place = torch.device(device)
     pool = spread_images(400, shape) if images is None else _checked(images)
+    chosen = _with_source(create(method), pool)
     network = spread_network(pool.shape[1]) if model is None else copy.deepcopy(model)
     subject = Subject(chosen, network.to(place).eval(), pool.to(place), place, options)
     for check in CHECKS:
@@ -46,6 +48,12 @@ def check_method(
         except NonConformant as error:
             raise NonConformant(f"{chosen.name} fails {check.__name__}: {error}") from error
     return tuple(check.__name__ for check in CHECKS)
+
+
+def _with_source(method: Method, pool: Tensor) -> Method:
+    """Give a method that needs source data some of the images."""
+    lacks = takes_source(method) and vars(method)["source"] is None
+    return create(method, source=pool[:: max(1, len(pool) // 100)]) if lacks else method
 
 
 def _checked(images: Tensor) -> Tensor:

@@ -2,13 +2,34 @@
 
 from resitta.methods.batch_norm import BatchNormAdapt
 from resitta.methods.cotta import CoTTA
+from resitta.methods.deyo import DeYO
+from resitta.methods.eata import EATA
+from resitta.methods.eta import ETA
 from resitta.methods.lame import LAME
 from resitta.methods.note import NOTE
 from resitta.methods.pseudo_label import PseudoLabel
+from resitta.methods.rdumb import RDumb
 from resitta.methods.resitta import ResiTTA
 from resitta.methods.rotta import RoTTA
+from resitta.methods.sar import SAR
 from resitta.methods.source import Source
 from resitta.methods.tent import Tent
 from resitta.methods.tribe import TRIBE
 
-__all__ = ["LAME", "NOTE", "TRIBE", "BatchNormAdapt", "CoTTA", "PseudoLabel", "ResiTTA", "RoTTA", "Source", "Tent"]
+__all__ = [
+    "EATA",
+    "ETA",
+    "LAME",
+    "NOTE",
+    "SAR",
+    "TRIBE",
+    "BatchNormAdapt",
+    "CoTTA",
+    "DeYO",
+    "PseudoLabel",
+    "RDumb",
+    "ResiTTA",
+    "RoTTA",
+    "Source",
+    "Tent",
+]

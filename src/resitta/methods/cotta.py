@@ -28,7 +28,7 @@ class CoTTA(Method):
 
     title: ClassVar[str] = "CoTTA"
     trains: ClassVar[Trained] = "all"
-    needs: ClassVar[Needs] = "batch_norm"
+    needs: ClassVar[Needs] = "nothing"
     paper: ClassVar[str] = "Wang, Fink, Van Gool, Dai. Continual Test-Time Domain Adaptation. CVPR 2022."
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "cifar10": {"threshold": 0.92, "restore": 0.01},
@@ -52,7 +52,7 @@ class CoTTA(Method):
 
 
 class CoTTALearner(Learner):
-    """A student, a teacher that follows it, and the source as an anchor; all normalise with batch statistics."""
+    """A student, a teacher that follows it, and the source as an anchor; all with BatchNorm on batch statistics, if any."""
 
     def __init__(self, method: CoTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()

@@ -2,18 +2,24 @@
 
 import dataclasses
 import json
+import os
+from collections.abc import Iterable
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from resitta.method import Method
+from resitta.training.source_statistics import SourceStatistics
 
 NEEDS = {
     "nothing": "any model",
-    "norm": "normalisation layers",
+    "norm": "normalisation layers of any kind",
     "batch_norm": "BatchNorm",
     "running_statistics": "BatchNorm with running statistics",
 }
-WORDS = {float: "number", int: "whole number", bool: "true or false", str: "text", type(None): "none"}
+WORDS: dict[Any, str] = {
+    **{float: "number", int: "whole number", bool: "true or false", str: "text", type(None): "none"},
+    **{Iterable: "batches of images", os.PathLike: "path", SourceStatistics: "statistics"},
+}
 
 
 def describe(method: type[Method]) -> dict[str, Any]:
@@ -22,7 +28,7 @@ def describe(method: type[Method]) -> dict[str, Any]:
     >>> from resitta.methods import Tent
     >>> found = describe(Tent)
     >>> found["name"], found["needs"], found["settings"][0]["range"]
-    ('tent', 'BatchNorm', '> 0')
+    ('tent', 'normalisation layers of any kind', '> 0')
     """
     hints = get_type_hints(method)
     return {

@@ -20,11 +20,11 @@ class PseudoLabel(Method):
     """Hard pseudo-labels: one Adam step per batch, on batch statistics.
 
     `threshold`: only predictions at least this confident count; 0 takes them all. `parameters`: which of them train,
-    the BatchNorm "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
+    the norm layers' "affine" ones as in other adaptation at test time, or "all" as in Lee's paper.
     """
 
     title: ClassVar[str] = "PL"
-    needs: ClassVar[Needs] = "batch_norm"
+    needs: ClassVar[Needs] = "norm"
     paper: ClassVar[str] = (
         "Lee. Pseudo-Label: The Simple and Efficient Semi-Supervised Learning Method for Deep Neural Networks. "
         "ICML Workshop 2013."
@@ -32,7 +32,7 @@ class PseudoLabel(Method):
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
     threshold: float = setting(0.0, at_least=0, at_most=1, doc="predictions below this confidence do not count")
-    parameters: Literal["affine", "all"] = setting("affine", doc="which train: BatchNorm's affine ones, or all")
+    parameters: Literal["affine", "all"] = setting("affine", doc="which train: the norm layers' affine ones, or all")
 
     @property
     def trains(self) -> Trained:
@@ -65,7 +65,7 @@ class PseudoLabelLearner(Learner):
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the logits under the batch's own statistics."""
+        """Return the logits; BatchNorm layers take the batch's own statistics."""
         return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:

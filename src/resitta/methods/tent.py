@@ -9,7 +9,7 @@ from torch import Tensor
 from resitta.method import Learner, Method, Needs, graphed, register
 from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.settings import setting
-from resitta.training.entropy import entropy
+from resitta.training.come import LOSSES, Loss
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam
 
@@ -17,15 +17,16 @@ from resitta.training.optimizer import Adam
 @register("tent")
 @dataclass(frozen=True, kw_only=True)
 class Tent(Method):
-    """Entropy minimisation: one Adam step per batch on BatchNorm's affine parameters, on batch statistics."""
+    """Entropy minimisation: one Adam step per batch on the norm layers' affine parameters, on batch statistics."""
 
     title: ClassVar[str] = "TENT"
-    needs: ClassVar[Needs] = "batch_norm"
+    needs: ClassVar[Needs] = "norm"
     paper: ClassVar[str] = (
         "Wang, Shelhamer, Liu, Olshausen, Darrell. Tent: Fully Test-Time Adaptation by Entropy Minimization. ICLR 2021."
     )
 
     lr: float = setting(1e-3, above=0, doc="learning rate of Adam")
+    loss: Loss = setting("entropy", doc="what is minimised: the entropy, or COME's")
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
@@ -37,11 +38,12 @@ class TentLearner(Learner):
 
     def __init__(self, method: Tent, network: Network) -> None:
         super().__init__()
+        self.loss = LOSSES[method.loss]
         self.network = network.fork("affine").with_bn(BatchStatisticsBN)
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the logits under the batch's own statistics."""
+        """Return the logits; BatchNorm layers take the batch's own statistics."""
         return self.network.predict(images)
 
     def step(self, images: Tensor) -> Tensor:
@@ -52,7 +54,7 @@ class TentLearner(Learner):
 
     @graphed
     def learn(self, images: Tensor) -> Tensor:
-        """One Adam step on the mean entropy; return the logits before it."""
+        """One Adam step on the mean loss; return the logits before it."""
         logits = self.network(images)
-        self.optimizer.descend(entropy(logits).mean())
+        self.optimizer.descend(self.loss(logits).mean())
         return logits.detach()

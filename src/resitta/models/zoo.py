@@ -1,4 +1,4 @@
-"""Models by name: the paper's source networks, timm's, torchvision's and the user's own."""
+"""Models by name: the paper's source networks, two without BatchNorm, timm's, torchvision's and the user's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ from resitta.models.checkpoints import load_into
 from resitta.models.external import Builder, build, find_function, find_timm, find_torchvision, from_function
 from resitta.models.normalise import Normalised
 from resitta.models.resnet import ResNet50
+from resitta.models.resnet26gn import ResNet26GN
 from resitta.models.resnext import ResNeXt29
+from resitta.models.vit import VisionTransformer
 from resitta.models.wide_resnet import WideResNet
 
 
@@ -39,6 +41,8 @@ _ENTRIES = (
     ModelEntry("wrn40x2", _AUGMIX_WRN, 10, 32, "WRN-40-2, RobustBench 'Hendrycks2020AugMix_WRN'"),
     ModelEntry("resnext29", ResNeXt29, 100, 32, "ResNeXt-29 4×32, RobustBench 'Hendrycks2020AugMix_ResNeXt'", 2),
     ModelEntry("resnet50", ResNet50, 1000, 224, _R50, 3),
+    ModelEntry("resnet26gn", ResNet26GN, 10, 32, "ResNet-26 with GroupNorm, small enough for a CPU"),
+    ModelEntry("vit_cifar", VisionTransformer, 10, 32, "ViT with LayerNorm: patch 4, width 192, 9 blocks, 3 heads"),
 )
 MODELS = {entry.name: entry for entry in _ENTRIES}
 _LIBRARIES = {"timm": find_timm, "torchvision": find_torchvision}
@@ -48,7 +52,7 @@ def list_models() -> list[str]:
     """Return the names of the built-in models; `MODELS[name]` is what is known of each.
 
     >>> list_models()
-    ['wrn28x10', 'wrn16x4', 'wrn16x1', 'wrn40x2', 'resnext29', 'resnet50']
+    ['wrn28x10', 'wrn16x4', 'wrn16x1', 'wrn40x2', 'resnext29', 'resnet50', 'resnet26gn', 'vit_cifar']
     """
     return list(MODELS)
 

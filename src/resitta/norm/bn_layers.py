@@ -13,14 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from resitta.errors import UnsuitableModel
-from resitta.norm.affine_layers import affine_layers
-
 HALF = frozenset((torch.float16, torch.bfloat16))
 BatchNorm = _BatchNorm
 """The base class of BatchNorm1d, 2d, 3d and SyncBatchNorm."""
-FROZEN = {"weight", "bias", "running_mean", "running_var"}
-"""The buffers of a frozen BatchNorm layer such as torchvision's."""
 Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From activations to the mean and biased variance of each channel."""
 
@@ -224,46 +219,3 @@ def _copy_back(places: list[tuple[AdaptiveBN, tuple[Tensor, Tensor]]]) -> None:
         torch._foreach_copy_(homes, values)
     for layer, home in places:
         layer.set_statistics(*home)
-
-
-def check_model(model: nn.Module, *, needs: str, name: str) -> None:
-    """Refuse a model that lacks what the method `name` needs (see `Method.needs`), and name one that would work."""
-    if not isinstance(model, nn.Module):
-        raise UnsuitableModel(f"the model must be a torch.nn.Module, found {type(model).__name__}")
-    kind = type(model).__name__
-    if isinstance(model, torch.jit.ScriptModule):
-        raise UnsuitableModel(f"{kind} is compiled to TorchScript; pass the module it was made from")
-    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise UnsuitableModel(f"{kind} has uninitialised lazy layers; call it on one batch first")
-    _check_hidden_layers(model)
-    layers = bn_layers(model)
-    if needs == "norm" and not affine_layers(model):
-        raise UnsuitableModel(
-            f"{name} needs normalisation layers with affine parameters; {kind} has none. Use method='source' or 'lame'."
-        )
-    if needs in ("batch_norm", "running_statistics") and not layers:
-        remedy = _thaw(model) or f"{kind} has none. Use method='source' or 'lame'."
-        raise UnsuitableModel(f"{name} needs BatchNorm layers; {remedy}")
-    bare = [place for place, layer in layers if layer.running_mean is None]
-    if needs == "running_statistics" and bare:
-        lost = f"BatchNorm layer {bare[0]!r} has no running statistics (track_running_stats=False)"
-        raise UnsuitableModel(f"{name} needs the source statistics, but {lost}. Use method='bn' or 'tent'.")
-
-
-def _thaw(model: nn.Module) -> str | None:
-    """Say how to get BatchNorm layers from frozen ones, such as torchvision's, if a model has those."""
-    frozen = [module for module in model.modules() if module._buffers.keys() >= FROZEN]
-    if not frozen:
-        return None
-    name, kind = type(frozen[0]).__name__, type(model).__name__
-    advice = "build it with norm_layer=torch.nn.BatchNorm2d and load_state_dict(frozen.state_dict(), strict=False)"
-    return f"those of {kind} are {name}, whose weights and statistics are constants; {advice}"
-
-
-def _check_hidden_layers(model: nn.Module) -> None:
-    """Refuse BatchNorm layers that a module keeps outside of torch's registry, where they cannot be wrapped."""
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, list | tuple) and any(isinstance(item, BatchNorm) for item in value):
-                place = f"{type(module).__name__} keeps BatchNorm layers in the plain list {name!r}"
-                raise UnsuitableModel(f"{place}; make it a torch.nn.ModuleList, so that they can be found")

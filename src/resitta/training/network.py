@@ -121,12 +121,14 @@ class Network(nn.Module):
         tensors = itertools.chain(self.model.parameters(), self.model.buffers())
         return next(filter(Tensor.is_floating_point, tensors), torch.empty(0, device="cpu"))
 
-    def fork(self, train: Trained = "none", *, channels_last: bool = False) -> "Network":
+    def fork(self, train: Trained | list[str] = "none", *, channels_last: bool = False) -> "Network":
         """Copy the architecture, own the parameters to be trained, share the rest. Fork only what was not wrapped.
 
+        `train`: a way of training, or the names of parameters of `model`.
         `channels_last`: give the model its images in the layout that convolutions are fastest in.
         """
-        twin = self.around(share(self.model, own=self.trained_names(train), borrow_as_buffers=True))
+        own = self.trained_names(train) if isinstance(train, str) else train
+        twin = self.around(share(self.model, own=own, borrow_as_buffers=True))
         twin.channels_last = channels_last
         raise_bn_precision(twin.model)
         return twin.eval()

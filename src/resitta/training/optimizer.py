@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,17 +37,22 @@ class Optimizer(nn.Module):
         """The parameters that a step moves."""
         return [] if self.inner is None else list(self._group["params"])
 
-    def descend(self, loss: Tensor, complete: Callable[[Gradients], Gradients] | None = None) -> None:
+    def descend(
+        self,
+        loss: Tensor,
+        complete: Callable[[Gradients], Gradients] | None = None,
+        when: Tensor | None = None,
+    ) -> None:
         """Take one step down the gradient of a loss; one that is not finite is skipped and counted.
 
-        `complete` may change the gradients before the step.
+        `complete` may change the gradients before the step. Where the flag `when` is false, no step is taken.
 
         Nothing here waits for the device: the kernel skips the step itself where the loss is not finite.
         """
         if self.inner is None:
             return
         gradients = self.gradients(loss)
-        self.step(gradients if complete is None else complete(gradients), loss)
+        self.step(gradients if complete is None else complete(gradients), loss, when)
 
     def gradients(self, loss: Tensor) -> Gradients:
         """The gradient of each parameter."""
@@ -60,17 +65,24 @@ class Optimizer(nn.Module):
         gradients: Gradients = torch.autograd.grad(loss, self._group["params"], allow_unused=True)
         return gradients
 
-    def step(self, gradients: Gradients, loss: Tensor) -> None:
-        """Take one step along gradients, unless the loss they come from is not finite."""
+    def step(self, gradients: Gradients, loss: Tensor, when: Tensor | None = None) -> None:
+        """Take one step along gradients, unless the loss they come from is not finite or the flag `when` is false."""
         if self.inner is None:
             return
         for parameter, gradient in zip(self._group["params"], gradients, strict=True):
             parameter.grad = None if gradient is None else _laid_out_as(parameter, gradient)
-        bad = loss.detach().isfinite().logical_not().float()
+        bad = loss.detach().isfinite().logical_not()
         self.skipped.add_(bad)
-        self.inner.found_inf = bad  # type: ignore[attr-defined]
+        self.inner.found_inf = (bad if when is None else bad | ~when).float()  # type: ignore[attr-defined]
         self._advance(loss)
         self.inner.zero_grad()
+
+    @torch.no_grad()
+    def forget(self, when: Tensor) -> None:
+        """Begin again as if no step had been taken where the flag `when` is true; without waiting for the device."""
+        for kept in self.inner.state.values() if self.inner else ():
+            for key in kept.keys() & {*self.moments, "step"}:
+                kept[key].masked_fill_(when, 0.0)
 
     def _advance(self, loss: Tensor) -> None:
         """Let torch's optimizer take the step."""
@@ -160,6 +172,14 @@ class SGD(Optimizer):
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
         super().__init__(parameters, partial(_at_rest, options=options))
+
+
+Kind = Literal["sgd", "adam"]
+
+
+def make_optimizer(kind: Kind, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float) -> Optimizer:
+    """An optimizer by name; `momentum` is that of SGD."""
+    return SGD(parameters, lr=lr, momentum=momentum) if kind == "sgd" else Adam(parameters, lr=lr)
 
 
 def _at_rest(parameters: list[nn.Parameter], options: dict[str, Any]) -> torch.optim.SGD:
