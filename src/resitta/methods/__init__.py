@@ -7,6 +7,7 @@ from resitta.methods.eata import EATA
 from resitta.methods.eta import ETA
 from resitta.methods.lame import LAME
 from resitta.methods.note import NOTE
+from resitta.methods.petta import PeTTA
 from resitta.methods.pseudo_label import PseudoLabel
 from resitta.methods.rdumb import RDumb
 from resitta.methods.resitta import ResiTTA
@@ -26,6 +27,7 @@ __all__ = [
     "BatchNormAdapt",
     "CoTTA",
     "DeYO",
+    "PeTTA",
     "PseudoLabel",
     "RDumb",
     "ResiTTA",
