@@ -10,6 +10,7 @@ from resitta.methods.eta import ETA
 from resitta.methods.lame import LAME
 from resitta.methods.neo import NEO
 from resitta.methods.note import NOTE
+from resitta.methods.petta import PeTTA
 from resitta.methods.pseudo_label import PseudoLabel
 from resitta.methods.rdumb import RDumb
 from resitta.methods.resitta import ResiTTA
@@ -19,6 +20,7 @@ from resitta.methods.sar import SAR
 from resitta.methods.source import Source
 from resitta.methods.t3a import T3A
 from resitta.methods.tent import Tent
+from resitta.methods.tribe import TRIBE
 from resitta.methods.unmix import UnMix
 
 __all__ = [
@@ -32,9 +34,11 @@ __all__ = [
     "ROID",
     "SAR",
     "T3A",
+    "TRIBE",
     "BatchNormAdapt",
     "CoTTA",
     "DeYO",
+    "PeTTA",
     "PseudoLabel",
     "RDumb",
     "ResiTTA",

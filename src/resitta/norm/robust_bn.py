@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from resitta.accel.frozen_bn import frozen_bn, is_replaceable
+from resitta.accel.frozen_bn import Share, frozen_bn, is_replaceable
 from resitta.norm.bn_layers import BatchNorm, RunningBN, batch_moments, moved_average
 
 
@@ -31,7 +31,7 @@ class RobustBN(RunningBN):
         mean, var, batch_mean = moved_average(seen, *self.statistics(), self.alpha, self.moments)
         self.set_statistics(mean.detach(), var.detach())
         if fast:
-            return frozen_bn(self.layer, x, mean, var, batch_mean=batch_mean, batch_rate=self.alpha)
+            return frozen_bn(self.layer, x, mean, var, Share.of_batch(x, batch_mean, self.alpha))
         return self.by_layer(self._with_gradient(x, mean, var))
 
     def _with_gradient(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:

@@ -188,18 +188,21 @@ class Network(nn.Module):
         return self.casts.of(frozen, channels_last=self.channels_last)
 
     @torch.no_grad()
-    def predict(self, images: Tensor) -> Tensor:
-        """Return the logits without a graph; on a CUDA device the forward pass runs as a CUDA graph."""
+    def predict(self, images: Tensor, forward: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Return the logits without a graph; on a CUDA device the forward pass runs as a CUDA graph.
+
+        `forward`: another function that calls this network on images, to return more than the logits.
+        """
+        function = forward or self.forward
         try:
-            logits = self.replay(self.forward, images) if images.is_cuda else self.forward(images)
-            return logits.clone()
+            return (self.replay(function, images) if images.is_cuda else function(images)).clone()
         except REFUSALS as error:
             known = self.answers.knows(images.shape, channels_last=self.channels_last)
             if not self.channels_last or known or isinstance(error, torch.OutOfMemoryError | BadOutput | GroupFailure):
                 raise
             self.channels_last = False  # some models insist on the usual layout, by Tensor.view for example
             try:
-                return self.predict(images)
+                return self.predict(images, forward)
             except Exception:
                 self.channels_last = True  # that was not the reason
                 raise

@@ -40,6 +40,18 @@ def share(model: nn.Module, *, own: Collection[str], borrow_as_buffers: bool = F
     return twin
 
 
+def tie(module: nn.Module, to: nn.Module) -> None:
+    """Let a copy use the very parameters of another copy of the same model; its buffers stay its own.
+
+    >>> one, other = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    >>> tie(one, to=other)
+    >>> one.weight is other.weight, one.running_mean is other.running_mean
+    (True, False)
+    """
+    for mine, its in zip(module.modules(), to.modules(), strict=True):
+        mine._parameters.update(its._parameters)
+
+
 def unshare(model: nn.Module) -> nn.Module:
     """Turn a copy's borrowed tensors, of which it must hold copies by now, into ordinary parameters again."""
     parameters: dict[Tensor, nn.Parameter] = {}
