@@ -40,7 +40,7 @@ def print_models(*, as_json: bool = False) -> None:
 def _print_list(methods: Sequence[Mapping[str, Any]]) -> None:
     rows = [[method["name"], method["summary"], method["needs"]] for method in methods]
     _print_table(["method", "what it does", "needs"], rows)
-    _say("resitta methods NAME shows the settings, presets and paper of one.")
+    _say("resitta methods NAME shows the settings, presets and paper of a method.")
 
 
 def _print_method(method: Mapping[str, Any]) -> None:
