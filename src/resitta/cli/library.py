@@ -115,16 +115,14 @@ def check(
     from resitta.models.user_code import load_method  # noqa: PLC0415
 
     chosen = create(load_method(method), **parse_pairs(settings, "--set"))
-    passed = check_method(chosen, device=device, **_model_and_images(model, checkpoint, data, size))
+    passed = check_method(chosen, device=device, **_own(model, checkpoint, data, size))
     for name in passed:
         console().print(f"[green]passed[/] {name.replace('_', ' ')}", highlight=False)
     console().print(f"{len(passed)} passed, 0 failed", highlight=False)
 
 
-def _model_and_images(
-    model: str | None, checkpoint: Path | None, data: Path | None, size: int | None
-) -> dict[str, Any]:
-    """What the suite is to use in place of its own model and images."""
+def _own(model: str | None, checkpoint: Path | None, data: Path | None, size: int | None) -> dict[str, Any]:
+    """The user's model and images, in place of those of the suite."""
     from resitta.data.corrupted import evenly  # noqa: PLC0415
     from resitta.data.datasets import open_images  # noqa: PLC0415
     from resitta.models import MODELS, create  # noqa: PLC0415

@@ -47,7 +47,6 @@ COPIES = 4
 """Copies of a request's body and result that a worker may hold at once."""
 SPARE_MEMORY = 64 * 2**20
 """Further bytes that a worker may allocate."""
-
 _BOOT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -55,7 +54,6 @@ from resitta.serve.decode_worker import main
 main(sys.argv[2:])
 """
 """Imports the worker from this package; it does not import torch."""
-
 Reply = tuple[int, int, bytearray]
 Gone = Callable[[], Awaitable[bool]]
 
