@@ -239,8 +239,8 @@ def _unusual(images: Tensor) -> str:
 
 def _check_channels(images: Tensor, network: Preprocessing) -> None:
     if network.mean is not None and network.mean.shape[1] not in (1, images.shape[1]):
-        found, wanted = images.shape[1], network.mean.shape[1]
-        raise BadImages(f"normalized= has {wanted} channels, the images {found}; make them agree{layout_hint(images)}")
+        found, named = images.shape[1], network.mean.shape[1]
+        raise BadImages(f"normalized= names {named} channels, the images have {found}; match them{layout_hint(images)}")
 
 
 def _which(finite: Tensor) -> str:
