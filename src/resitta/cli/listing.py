@@ -51,15 +51,11 @@ def _print_method(method: Mapping[str, Any]) -> None:
             _say(f"{title}: {text}")
     if not method["settings"]:
         return _say("settings: none")
-    rows = [
-        [setting["name"], _words(setting["default"]), _takes(setting), setting["meaning"]]
-        for setting in method["settings"]
-    ]
+    rows = []
+    for setting in method["settings"]:
+        takes = ", ".join(filter(None, (setting["type"], setting["range"])))
+        rows.append([setting["name"], _words(setting["default"]), takes, setting["meaning"]])
     return _print_table(["setting", "default", "takes", "meaning"], rows)
-
-
-def _takes(setting: Mapping[str, Any]) -> str:
-    return ", ".join(filter(None, (setting["type"], setting["range"])))
 
 
 def _preset(name: str, values: Mapping[str, Any]) -> str:

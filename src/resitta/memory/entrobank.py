@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from resitta.memory.memory import Memory, Storage, random_choice
 
-Slots = NDArray[np.int64]
-Ages = NDArray[np.int64]
+Slots = Labels = Ages = NDArray[np.int64]
 Entropies = NDArray[np.float64]
 
 
-def dominant_slots(labels: NDArray[np.int64]) -> Slots:
+def dominant_slots(labels: Labels) -> Slots:
     """The slots whose class has the highest count: D_c.
 
     >>> dominant_slots(np.array([0, 1, 1, 2, 2]))
@@ -38,9 +37,7 @@ def outdated(slots: Slots, ages: Ages, forget_age: int) -> int | None:
     return _first(slots[ages[slots] >= forget_age], ages, key=np.zeros(len(ages)))
 
 
-def overconfident(
-    slots: Slots, labels: NDArray[np.int64], ages: Ages, entropies: Entropies, mature_age: int
-) -> int | None:
+def overconfident(slots: Slots, labels: Labels, ages: Ages, entropies: Entropies, mature_age: int) -> int | None:
     """The least uncertain of the mature slots that are the least uncertain of their own class: X_oc.
 
     >>> labels, ages, entropies = np.array([0, 0, 1, 1]), np.array([9, 1, 9, 9]), np.array([0.2, 0.1, 0.4, 0.3])
