@@ -59,6 +59,18 @@ def test_a_suite_that_waits_ends_and_fails(where: str, tmp_path: Path) -> None:
     assert "test_waits" in done.stdout or "most recent call first" in done.stderr, done.stdout + done.stderr
 
 
+@pytest.mark.slow
+def test_a_worker_that_waits_ends_and_the_suite_fails(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    shutil.copy(ROOT / "conftest.py", tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 6\n")  # the worker's start and end count, too
+    (tmp_path / "test_it.py").write_text(WAITS["where signals do not reach"])
+    done = run_pytest("-n", "1", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "crashed while running 'test_it.py::test_waits'" in done.stdout
+    assert "most recent call first" in done.stderr
+
+
 @pytest.mark.parametrize("limit", ["0", "60"])
 def test_a_limit_of_ones_own_holds(limit: str, tmp_path: Path) -> None:
     shutil.copy(ROOT / "conftest.py", tmp_path)

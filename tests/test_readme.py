@@ -26,7 +26,7 @@ def test_the_python_of_the_readme_runs(model: nn.Module) -> None:
 def test_the_first_two_commands_are_the_newcomers() -> None:
     first, second = blocks("sh")[:2]
     assert first.strip().endswith("resitta demo")
-    assert second.strip().endswith("python -m pytest")
+    assert second.strip().endswith("python -m pytest -n auto --dist worksteal")
     assert first.count("\n") == second.count("\n") == 1
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 NAMES = {"Watcher": "resitta.Callback", "watch": "resitta.monitor.callbacks", "checks": "resitta.conformance"}
 """Attributes of the package."""
-
 MODULES = {
     "resitta.watch": "resitta.monitor.callbacks",
     "resitta.events": "resitta.monitor.events",
@@ -26,7 +25,6 @@ MODULES = {
     "resitta.dist": "resitta.distributed",
 }
 """Modules and packages, each with all that is in it under its present name."""
-
 _NOT_THE_USER = {"resitta", "importlib", "abc"}
 
 

@@ -161,10 +161,9 @@ def instead_of(found: Any) -> str:
     "found a dict with the keys 'label', 'image'; pass batch['image']"
     """
     if isinstance(found, np.ndarray):
-        what = f"found an ndarray of {found.dtype} with shape {found.shape}"
-        return f"{what}; pass {as_batch('torch.from_numpy(images)', found.shape, found.dtype == np.uint8)}" + (
-            f" ({BGR}: images[..., ::-1].copy() first)" if _channels_at_end(found.shape) else ""
-        )
+        batch = as_batch("torch.from_numpy(images)", found.shape, found.dtype == np.uint8)
+        flip = f" ({BGR}: images[..., ::-1].copy() first)" if _channels_at_end(found.shape) else ""
+        return f"found an ndarray of {found.dtype} with shape {found.shape}; pass {batch}{flip}"
     if _is_picture(found):
         return f"found a PIL image; pass {_stacked('[images]')}"
     if isinstance(found, Mapping):
@@ -240,10 +239,8 @@ def _unusual(images: Tensor) -> str:
 
 def _check_channels(images: Tensor, network: Preprocessing) -> None:
     if network.mean is not None and network.mean.shape[1] not in (1, images.shape[1]):
-        found, wanted = images.shape[1], network.mean.shape[1]
-        raise BadImages(
-            f"normalized= names {wanted} channels, the images have {found}; make them agree{layout_hint(images)}"
-        )
+        found, named = images.shape[1], network.mean.shape[1]
+        raise BadImages(f"normalized= names {named} channels, the images have {found}; match them{layout_hint(images)}")
 
 
 def _which(finite: Tensor) -> str:
@@ -286,11 +283,9 @@ def _in_sequence(found: Sequence[Any]) -> str:
     if isinstance(first, Tensor):
         return f"{what}; pass {as_batch('torch.stack(images)', (0, *first.shape), first.dtype == torch.uint8)}"
     if isinstance(first, np.ndarray):
-        stacked = "torch.from_numpy(numpy.stack(images))"
-        flip = (
-            f" ({BGR}: images = [image[..., ::-1] for image in images] first)" if _channels_at_end(first.shape) else ""
-        )
-        return f"{what}; pass {as_batch(stacked, (0, *first.shape), first.dtype == np.uint8)}{flip}"
+        stacked = as_batch("torch.from_numpy(numpy.stack(images))", (0, *first.shape), first.dtype == np.uint8)
+        flipped = f" ({BGR}: images = [image[..., ::-1] for image in images] first)"
+        return f"{what}; pass {stacked}{flipped if _channels_at_end(first.shape) else ''}"
     return f"{what}; try torch.as_tensor(images)"
 
 

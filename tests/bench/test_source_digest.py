@@ -39,32 +39,31 @@ def test_a_method_goes_by_its_file(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
+import os, sys
+sys.path.insert(0, os.getcwd())
 from resitta.bench.source_digest import method_source, model_source
-import outer
-print(method_source(outer.Mine), model_source("outer:make")["model_source"])
+for changed in ("unused.py", "unused.py", "outer.py", "inner.py", "innermost.py"):
+    with open(changed, "a") as file:
+        file.write("\\n# changed")
+    if os.fork() == 0:  # each process imports the files once
+        import outer
+        print(method_source(outer.Mine), model_source("outer:make")["model_source"], flush=True)
+        os._exit(0)
+    os.wait()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changed", ["outer.py", "inner.py", "innermost.py"])
-def test_files_beside_it_count_when_it_uses_them(tmp_path: Path, changed: str) -> None:
+def test_files_beside_it_count_when_it_uses_them(tmp_path: Path) -> None:
     (tmp_path / "outer.py").write_text(f"import inner\nfrom torch.nn import Identity as make\n{OWN_METHOD}")
     (tmp_path / "inner.py").write_text("from innermost import f")
     (tmp_path / "innermost.py").write_text("def f(): return 1")
     (tmp_path / "unused.py").write_text("")
-
-    def digest() -> str:
-        command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    first = digest()
-    (tmp_path / "unused.py").write_text("# changed")
-    assert digest() == first
-    (tmp_path / changed).write_text((tmp_path / changed).read_text() + "\n# changed")
-    second = digest()
-    assert not set(first.split()) & set(second.split())
+    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True)
+    first, again, *others = (line.split() for line in done.stdout.splitlines())
+    assert first == again
+    digests = [digest for pair in (first, *others) for digest in pair]
+    assert len(set(digests)) == len(digests) == 8
 
 
 def test_a_class_without_a_file_has_no_digest() -> None:

@@ -78,4 +78,4 @@ def test_a_reset_on_a_full_disk_is_refused(writer: WriterActor, monkeypatch: pyt
     assert result is None
     assert refusal is not None
     assert refusal[0] == 507
-    assert "version 0 goes on" in refusal[1]
+    assert "version 0 remains in use" in refusal[1]

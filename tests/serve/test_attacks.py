@@ -123,7 +123,7 @@ class TestLittleRoom:
         while b"}" not in answer and (more := second.recv(65_536)):
             answer += more
         assert answer.startswith(b"HTTP/1.1 429 ")
-        assert b"at work hold" in answer
+        assert b"in progress hold" in answer
         second.close()
         first.close()
         until(lambda: send(url, picture()).status_code == 200)

@@ -51,7 +51,7 @@ class TestFew:
         further = talk(url, head + b"a")
         refusal = answer(further)
         assert refusal.startswith(b"HTTP/1.1 429 ")
-        assert b"4 of your connections have a request at work" in refusal
+        assert b"all 4 connections of this client have a request in progress" in refusal
         assert further.recv(100) == b""
         with talk_from(url, "127.0.0.2", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as other:
             assert answer(other).startswith(b"HTTP/1.1 200"), "another client is answered"

@@ -19,7 +19,7 @@ def test_a_reason_has_a_beginning_and_an_end(model: nn.Module) -> None:
         "drift has ended: 2 steps in 128 samples",
         "unknown has ended: 706 images in 1500 samples",
         "drift is 2.5, allowed is 1.5: rollback",
-        "3 images looked like nothing known and did not enter the memory",
+        "3 out-of-distribution images were not added to the memory",
     ]
 
 

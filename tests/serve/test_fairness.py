@@ -117,7 +117,7 @@ def test_a_client_that_is_muted_is_announced_and_regains_its_voice(service: Serv
     assert answer["learned"] == 0
     assert send(HONEST, pictures(4, 5))["learned"] == 4
     settled(service)
-    (muted,) = [client["name"] for client in stats_of(service) if not client["has_voice"]]
+    (muted,) = [client["name"] for client in stats_of(service) if not client["is_allowed"]]
     (event,) = [event["text"] for event in service.stats()["events"]]
     assert event.startswith(f"client {muted} is predicted, but no longer learned from")
     for seed in range(10):

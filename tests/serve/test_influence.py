@@ -236,7 +236,7 @@ def test_an_adversary_is_muted_and_nobody_else(network: nn.Module, attack: Tenso
     assert writer.screening.muted == writer.screening.harmful == {HOSTILE}
     (event,) = writer.events.newest()
     assert "is predicted, but no longer learned from: its images change the loss of others by +" in event.text
-    (listed,) = [client for client in writer.screening.listing() if not client["has_voice"]]
+    (listed,) = [client for client in writer.screening.listing() if not client["is_allowed"]]
     assert listed["is_harmful"]
     assert not listed["is_unknown"]
     assert listed["screened"]

@@ -104,7 +104,7 @@ def test_dangerous_buttons_ask_first_and_work_by_keyboard(
     browser.until("document.getElementById('learned').textContent === '40'")
     browser.run("document.getElementById('reset').focus()")
     browser.key("Enter", 13)
-    browser.until("document.getElementById('reset').textContent === 'Forget all?'")
+    browser.until("document.getElementById('reset').textContent === 'Reset?'")
     assert service.adapter.samples == 40
     browser.key("Enter", 13)
     browser.until("document.getElementById('message').textContent.includes('source model')")

@@ -314,7 +314,7 @@ def test_what_a_guard_does_is_told(make: Make) -> None:
         until(lambda: service.stats()["events"])
     (event,) = service.stats()["events"]
     assert event["kind"] == "guard"
-    assert event["text"] == "8 images looked like nothing known and did not enter the memory"
+    assert event["text"] == "8 out-of-distribution images were not added to the memory"
     assert service.writer.report().version == 0
 
 

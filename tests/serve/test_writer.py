@@ -96,7 +96,7 @@ def test_what_cannot_be_saved_is_not_done(
         before, expected = adaptation(service), published(service)
         with monkeypatch.context() as disk:
             disk.setattr(broken, fail(error))
-            with pytest.raises(Refused, match=f"the {name} was not done, version 3 goes on") as refused:
+            with pytest.raises(Refused, match=f"the {name} failed; version 3 remains in use") as refused:
                 service.writer.ask(name).result(10)
         assert refused.value.status == status
         assert same(published(service), expected)
@@ -165,7 +165,7 @@ def test_http_says_507_and_serves_the_old_version(
         for path in ("/reset", "/rollback"):
             answer = holder.post(path)
             assert answer.status_code == 507
-            assert "version 1 goes on" in answer.json()["error"]
+            assert "version 1 remains in use" in answer.json()["error"]
             assert "make room on the disk" in answer.json()["error"]
     assert client.get("/stats").json()["version"] == 1
     assert holder.post("/reset").json() == {"version": 2, "learning": True}

@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 Call = Callable[..., Tensor]
 """How a function of tensors is called: `call(function, *tensors)`."""
-
 WARM_UP = 2
 """How often work is launched as usual before it is recorded: libraries choose their kernels meanwhile."""
 MOST = 16

@@ -19,12 +19,7 @@ Progress = Callable[[int, int], None]
 
 
 def run_stream(
-    adapter: Adapter,
-    stream: Stream,
-    *,
-    batch_size: int = 64,
-    points: int = 300,
-    progress: Progress | None = None,
+    adapter: Adapter, stream: Stream, *, batch_size: int = 64, points: int = 300, progress: Progress | None = None
 ) -> RunRecord:
     """Predict a whole stream, in order, without a reset, and measure what the protocol asks for.
 

@@ -4,10 +4,10 @@ import contextlib
 import gc
 import logging
 import os
-import weakref
 from pathlib import Path
 
 from resitta.errors import BadSetting
+from resitta.runtime.locks import called_in_forks
 
 logger = logging.getLogger(__name__)
 NAME = "writer.lock"
@@ -95,14 +95,4 @@ def unlock(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-_claims: "weakref.WeakSet[Claim]" = weakref.WeakSet()
-
-
-def _let_go() -> None:
-    """Close inherited files: they would keep the folder locked after the parent has ended."""
-    for claim in list(_claims):
-        claim.let_go()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+_claims = called_in_forks(Claim.let_go)  # an inherited file would keep the folder locked after the parent has ended

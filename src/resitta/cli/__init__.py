@@ -50,9 +50,9 @@ def build() -> Any:
     commands: list[Any] = [library.demo, library.methods, recommend.recommend, library.check, library.models]
     commands += [source.prepare]
     commands += [bench.bench, bench.reproduce, bench.report, data.corrupt, serve.serve]
-    fetching = cyclopts.App(name="data", help="Get the public corrupted data sets.")
+    fetching = cyclopts.App(name="data", help="Download the public corrupted data sets.")
     fetching.command(data.fetch)
     for command in (*commands, fetching):
         app.command(command)
-    app.register_install_completion_command(help="Complete commands and options with the tab key (bash, zsh, fish).")
+    app.register_install_completion_command(help="Install tab completion for commands and options (bash, zsh, fish).")
     return app

@@ -66,7 +66,7 @@ def bench(
     model_options
         Options of the function that makes the model: pretrained=true num_classes=10 weights=DEFAULT.
     methods
-        The methods to compare, or all; `resitta methods` lists them. One of your own: path/to/file.py:name.
+        The methods to compare: all, or some of `resitta methods`, or your own as path/to/file.py:name.
     settings
         Settings of methods: lr=5e-4 for every method that has it, resitta.eta=0.05 for one.
     preset
@@ -74,7 +74,7 @@ def bench(
     seeds
         One stream and one run per seed.
     corruptions
-        The domains in their order; "clean" stands for the images as they are.
+        The domains in their order; "clean" is the images without corruption.
     severity
         1 (mild) to 5.
     order
@@ -82,13 +82,13 @@ def bench(
     delta
         The Dirichlet parameter of ptta; smaller means more correlated.
     within_slot
-        Whether classes come as blocks or shuffled inside a time slot of ptta.
+        The order within a time slot of ptta: classes in blocks, or shuffled.
     course
         once; gradual: severities 1 to 5 and back; recurring: see visits.
     visits
-        How often the whole sequence of corruptions is visited.
+        The number of passes over the sequence of corruptions.
     per_domain
-        Use only so many images of each domain.
+        The number of images of each domain (default: all).
     batch_size
         Images per call of the adapter.
     size
@@ -140,9 +140,9 @@ def reproduce(
     checkpoint
         The weights of the source network.
     dataset
-        For the ablation and the sweeps: the paper's column to compare with (default cifar100).
+        The paper's column to compare the ablation and the sweeps with (default cifar100).
     model
-        Another source network than the paper's.
+        The source network, if not the paper's.
     model_options
         Options of the function that makes the model: num_classes=10.
     methods
@@ -150,7 +150,7 @@ def reproduce(
     seeds
         The paper used one seed, 1.
     per_domain
-        Use only so many images of each corruption.
+        The number of images of each corruption (default: all).
     out
         The folder for records, tables and the page (default runs/EXPERIMENT).
     """
@@ -199,9 +199,9 @@ def report(
         Compare with the paper's numbers on this data set, where protocol, network and settings are the paper's. Records
         of its ablation and sweeps are recognised.
     title
-        What the page is called (default: the name of the folder).
+        The title of the page (default: the name of the folder).
     highlight
-        The row or method that the page is about (default: ResiTTA, else the best that adapts).
+        The row or method to highlight on the page (default: ResiTTA, else the best method that adapts).
     """
     from resitta.cli.terminal import say  # noqa: PLC0415
     from resitta.report.api import read_folders, report_text, write_pages  # noqa: PLC0415
@@ -241,7 +241,7 @@ def _print_records(records: "Records", out: Path, **about: Any) -> None:
     from resitta.report.groups import grouped  # noqa: PLC0415
 
     if kept := records.kept_lines():
-        say("\n".join([*kept, "--rerun runs them again"]))
+        say("\n".join([*kept, "--rerun repeats them"]))
     command = [shlex.join(["resitta", *sys.argv[1:]])] if Path(sys.argv[0]).name == "resitta" else []
     table, page = publish(out, list(records), commands=command, **about)
     console().print(as_rich(table))

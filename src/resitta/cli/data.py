@@ -29,11 +29,11 @@ def corrupt(
         arrays: one NAME.npy per corruption and labels.npy, as CIFAR-C; folders: NAME/SEVERITY/CLASS/IMAGE.JPEG, as
         ImageNet-C.
     corruptions
-        Which ones (default: the paper's 15); speckle_noise, gaussian_blur, spatter and saturate exist too.
+        The corruptions (default: the paper's 15); also available: speckle_noise, gaussian_blur, spatter, saturate.
     size
         Resize and crop images of a folder or zip to this side.
     seed
-        Fixes the corruption of each image, independent of the other images.
+        The random seed; the corruption of an image does not depend on the other images.
     device
         cpu, cuda, ...
     """

@@ -23,17 +23,17 @@ class Running:
         A text file with the images of ImageNet-C to use, wnid/name.JPEG on each line: the paper's table3 is on the
         5,000 of RobustBench's imagenet_test_image_ids.txt.
     rerun
-        Run again what is finished, and replace its records.
+        Repeat finished runs and replace their records.
     device
         cpu, cuda, cuda:1, ...
     threads
         Threads of each run on the CPU (default: torch's own number; one with processes and ray).
     engine
-        local: one run after the other; processes: several at a time; ray: spread over a Ray cluster.
+        local: one run at a time; processes: several at a time; ray: on a Ray cluster.
     workers
-        How many runs at a time on this machine (default: one per core).
+        The number of parallel runs on this machine (default: one per core).
     address
-        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
+        A running Ray cluster, such as auto or HOST:6379; without it, one is started on this machine.
     """
 
     listing: Path | None = None

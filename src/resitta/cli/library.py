@@ -31,13 +31,13 @@ def demo(
     out
         The folder for the page and the records.
     seed
-        Fixes the stream's order and all randomness of the methods.
+        The seed of the stream's order and of the methods.
     samples
         Images per corruption (default 3000). A few hundred are too few for the statistics to adapt.
     methods
-        Which methods; path/to/file.py:name is one of your own.
+        The methods to compare, also your own as path/to/file.py:name.
     fast
-        Use 300 images per corruption: a quick test, no comparison of methods.
+        Use 300 images per corruption: a quick test, too short to compare methods.
     retrain
         Train the source network even if one is cached.
     """
@@ -68,7 +68,7 @@ def methods(name: str | None = None, *, as_json: AsJson = False) -> None:
     Parameters
     ----------
     name
-        A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
+        A registered name such as tent, or your own method as path/to/file.py:name.
     as_json
         Print JSON, for other programs.
     """
@@ -94,12 +94,12 @@ def check(
     Parameters
     ----------
     method
-        A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
+        A registered name such as tent, or your own method as path/to/file.py:name.
     settings
         Settings of the method: lr=1e-2 threshold=0.9.
     model
         The model to check with, as for bench: wrn16x1, timm:NAME, torchvision:NAME or path/to/file.py:function. By
-        default a small network that is certain of some images and uncertain of others.
+        default a small network with confident and uncertain predictions.
     checkpoint
         Weights for the model.
     data
@@ -107,7 +107,7 @@ def check(
     size
         The side of the images; by default that of the named model, otherwise 32.
     device
-        Where to run.
+        cpu, cuda, ...
     """
     from resitta.cli.terminal import console  # noqa: PLC0415
     from resitta.conformance import check_method  # noqa: PLC0415
@@ -115,23 +115,21 @@ def check(
     from resitta.models.user_code import load_method  # noqa: PLC0415
 
     chosen = create(load_method(method), **parse_pairs(settings, "--set"))
-    passed = check_method(chosen, device=device, **_model_and_images(model, checkpoint, data, size))
+    passed = check_method(chosen, device=device, **_own(model, checkpoint, data, size))
     for name in passed:
         console().print(f"[green]passed[/] {name.replace('_', ' ')}", highlight=False)
     console().print(f"{len(passed)} passed, 0 failed", highlight=False)
 
 
-def _model_and_images(
-    model: str | None, checkpoint: Path | None, data: Path | None, size: int | None
-) -> dict[str, Any]:
-    """What the suite is to use in place of its own model and images."""
+def _own(model: str | None, checkpoint: Path | None, data: Path | None, size: int | None) -> dict[str, Any]:
+    """The user's model and images, in place of those of the suite."""
     from resitta.data.corrupted import evenly  # noqa: PLC0415
     from resitta.data.datasets import open_images  # noqa: PLC0415
     from resitta.models import MODELS, create  # noqa: PLC0415
 
     if model is None:
         if checkpoint or data or size:
-            raise BadSetting("--checkpoint, --data and --size belong to a model of yours; name it with --model")
+            raise BadSetting("--checkpoint, --data and --size require --model")
         return {}
     side = size or (MODELS[model].image_size if model in MODELS else 32)
     options: dict[str, Any] = {"model": create(model, checkpoint), "shape": (3, side, side)}
@@ -142,7 +140,7 @@ def _model_and_images(
 
 
 def models(*, as_json: AsJson = False) -> None:
-    """List the source networks that can be named; any timm:NAME, torchvision:NAME or file.py:function works too.
+    """List the named source networks; timm:NAME, torchvision:NAME and file.py:function can be used as well.
 
     Parameters
     ----------

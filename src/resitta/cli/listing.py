@@ -40,7 +40,7 @@ def print_models(*, as_json: bool = False) -> None:
 def _print_list(methods: Sequence[Mapping[str, Any]]) -> None:
     rows = [[method["name"], method["summary"], method["needs"]] for method in methods]
     print_table(["method", "what it does", "needs"], rows)
-    _say("resitta methods NAME shows the settings, presets and paper of one.")
+    _say("resitta methods NAME shows the settings, presets and paper of a method.")
 
 
 def _print_method(method: Mapping[str, Any]) -> None:
@@ -51,15 +51,11 @@ def _print_method(method: Mapping[str, Any]) -> None:
             _say(f"{title}: {text}")
     if not method["settings"]:
         return _say("settings: none")
-    rows = [
-        [setting["name"], _words(setting["default"]), _takes(setting), setting["meaning"]]
-        for setting in method["settings"]
-    ]
+    rows = []
+    for setting in method["settings"]:
+        takes = ", ".join(filter(None, (setting["type"], setting["range"])))
+        rows.append([setting["name"], _words(setting["default"]), takes, setting["meaning"]])
     return print_table(["setting", "default", "takes", "meaning"], rows)
-
-
-def _takes(setting: Mapping[str, Any]) -> str:
-    return ", ".join(filter(None, (setting["type"], setting["range"])))
 
 
 def _preset(name: str, values: Mapping[str, Any]) -> str:

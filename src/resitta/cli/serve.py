@@ -48,10 +48,10 @@ def serve(
     address: str | None = None,
     limits: Annotated[Limits, Parameter(name="*")] = Limits(),  # noqa: B008  (frozen)
 ) -> None:
-    """Answer predictions over HTTP, and adapt to the images that come in.
+    """Serve predictions over HTTP and adapt to the images received.
 
-    POST images to /predict; watch the adaptation in a browser at /. Controls (/pause, /resume, /reset, /snapshot,
-    /rollback) need the token of $RESITTA_TOKEN or --token-file; without one a token is made and printed.
+    POST images to /predict; open / in a browser to monitor the adaptation. /pause, /resume, /reset, /snapshot and
+    /rollback require the token in $RESITTA_TOKEN or --token-file; without one, a token is generated and printed.
 
     Examples: resitta serve demo, or
     resitta serve wrn28x10 --checkpoint Standard.pt --state state/ --preset cifar10
@@ -67,44 +67,44 @@ def serve(
     untrained
         Serve a network with random weights, which is refused otherwise.
     method
-        How to adapt; `resitta methods` lists them, path/to/file.py:name is one of your own. Other methods than resitta,
-        rotta and source make predictions wait for updates.
+        The method: one of `resitta methods`, or your own as path/to/file.py:name. With methods other than resitta,
+        rotta and source, predictions wait for updates.
     preset
         The method's named settings: cifar10, cifar100, imagenet.
     settings
-        Settings of the method: lr=5e-4 eta=0.05. For resitta, anchor=0.1 unless you set another: without it the
-        network wears out over months.
+        Settings of the method: lr=5e-4 eta=0.05. For resitta, the default of anchor is 0.1 here: without it the
+        accuracy degrades over months.
     state
-        The folder for snapshots; a restart goes on from the newest. Without it the state ends with the process.
+        The folder for snapshots; a restart continues from the newest. Without it, the state is lost at the end.
     size
-        The side of the images the model takes; known for the models of `resitta models`.
+        The side of the model's input images; known for the models of `resitta models`.
     resize
-        crop: the central square, 7/8 of the shorter side, is scaled to the size; stretch: the whole image is.
+        crop: scale the central square, 7/8 of the shorter side, to the size; stretch: scale the whole image.
     labels
-        A text file with the name of each class on a line.
+        A text file with one class name per line.
     host
-        The address to listen on; 0.0.0.0 is open to the whole network.
+        The address to listen on; 0.0.0.0 listens on all interfaces.
     port
-        The port; 0 takes a free one.
+        The port; 0 selects a free one.
     allow_host
-        Names it may be called by, such as that of a proxy which passes its own on. On 127.0.0.1 it answers to
-        localhost and these; on other addresses to any name, unless some are given.
+        Host names to accept in requests, such as that of a proxy. On 127.0.0.1, localhost and these are accepted; on
+        other addresses all are, unless some are given.
     token_file
         A file with the token for the controls.
     device
         cpu, cuda, cuda:1, ...
     threads
-        Threads for predicting, and as many for learning; by default half of the cores each.
+        Threads for predicting, and as many for learning (default: half of the cores each).
     seed
-        Fixes all randomness of the method.
+        The seed of the method's random generator.
     guard
-        Keep images that look like nothing known out of the memory, and take back updates that break the model.
+        Keep out-of-distribution images out of the memory, and undo updates that break the model.
     engine
         local: one process; ray: one process that learns and several that predict, on a Ray cluster.
     readers
-        How many processes predict on Ray.
+        The number of processes that predict on Ray.
     address
-        A running Ray cluster, such as auto or HOST:6379; without it one is started here.
+        A running Ray cluster, such as auto or HOST:6379; without it, one is started on this machine.
     """
     given = dict(locals())
     for package in ("fastapi", "uvicorn", "prometheus_client", "PIL", "safetensors"):

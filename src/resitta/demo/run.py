@@ -21,7 +21,7 @@ from resitta.demo.digits import Digits, cached_network, keep, load_digits, paint
 from resitta.method import create
 from resitta.models.user_code import load_method
 from resitta.report.page import write_page
-from resitta.report.pictures import Strip, bank_items
+from resitta.report.pictures import Strip, bank_items, to_pixels
 
 METHODS = ("source", "bn", "tent", "rotta", "resitta")
 SEVERITY = 5
@@ -99,13 +99,10 @@ def demo_page(path: Path, runs: list[RunRecord], stream: Stream, adapter: Adapte
     names = [SHORT[name] for name in stream.names]
     middle = len(stream) // 2
     piece, labels = stream.read(stream.domain[middle : middle + 20], stream.index[middle : middle + 20])
+    neighbours = f"{len(labels)} neighbours in the stream, from {len(set(labels.tolist()))} of 10 classes."
     strips = [
-        Strip("The first image of every corruption.", list(first.permute(0, 2, 3, 1).numpy()), names),
-        Strip(
-            f"{len(labels)} neighbours in the stream, from {len(set(labels.tolist()))} of 10 classes.",
-            list(piece.permute(0, 2, 3, 1).numpy()),
-            [str(v) for v in labels],
-        ),
+        Strip("The first image of every corruption.", list(to_pixels(first)), names),
+        Strip(neighbours, list(to_pixels(piece)), [str(label) for label in labels]),
     ]
     return write_page(
         path,

@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 
 from resitta.memory.memory import Memory
 
+Floats = NDArray[np.float64]
 
-def cstu_score(
-    ages: NDArray[np.int64], entropies: NDArray[np.float64], capacity: int, classes: int
-) -> NDArray[np.float64]:
+
+def cstu_score(ages: NDArray[np.int64], entropies: Floats, capacity: int, classes: int) -> Floats:
     """How dispensable samples are: 1/(1+e^(-age/N)) + H/ln C; old and uncertain ones score high.
 
     >>> cstu_score(np.array([0]), np.array([0.0]), 64, 10)
     array([0.5])
     """
-    timeliness: NDArray[np.float64] = 1 / (1 + np.exp(-ages / capacity))
+    timeliness: Floats = 1 / (1 + np.exp(-ages / capacity))
     return timeliness + entropies / math.log(classes)
 
 

@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from resitta.memory.memory import Memory, Storage, random_choice
 
-Slots = NDArray[np.int64]
-Ages = NDArray[np.int64]
+Slots = Labels = Ages = NDArray[np.int64]
 Entropies = NDArray[np.float64]
 
 
-def dominant_slots(labels: NDArray[np.int64]) -> Slots:
+def dominant_slots(labels: Labels) -> Slots:
     """The slots whose class has the highest count: D_c.
 
     >>> dominant_slots(np.array([0, 1, 1, 2, 2]))
@@ -39,9 +37,7 @@ def outdated(slots: Slots, ages: Ages, forget_age: int) -> int | None:
     return _first(slots[ages[slots] >= forget_age], ages, key=np.zeros(len(ages)))
 
 
-def overconfident(
-    slots: Slots, labels: NDArray[np.int64], ages: Ages, entropies: Entropies, mature_age: int
-) -> int | None:
+def overconfident(slots: Slots, labels: Labels, ages: Ages, entropies: Entropies, mature_age: int) -> int | None:
     """The least uncertain of the mature slots that are the least uncertain of their own class: X_oc.
 
     >>> labels, ages, entropies = np.array([0, 0, 1, 1]), np.array([9, 1, 9, 9]), np.array([0.2, 0.1, 0.4, 0.3])
@@ -128,7 +124,7 @@ class IndexedEntroBank(EntroBank):
 
     def __init__(self, capacity: int, **rules: Any) -> None:
         super().__init__(capacity, **rules)
-        self._reindex()
+        self.reindex()
 
     def admit(self, label: int, entropy: float) -> int | None:
         """Algorithm 1, lines 6 to 23."""
@@ -181,30 +177,11 @@ class IndexedEntroBank(EntroBank):
         while not groups[-1]:
             groups.pop()
 
-    def _reindex(self) -> None:
+    def reindex(self) -> None:
+        """Build the index from what is stored."""
         self._by_count: list[set[int]] = [set()]
         self._by_age: dict[int, list[tuple[int, int]]] = {}
         self._by_entropy: dict[int, list[tuple[float, int, int]]] = {}
         for slot in self.births[: self.size].argsort().tolist():
             label, entropy, birth = self.all_labels[slot], self.all_entropies[slot], self.births[slot]
             self._list(slot, int(label), float(entropy), int(birth))
-
-    def forget_before(self, birth: int) -> None:
-        """Remove samples; the index is rebuilt."""
-        super().forget_before(birth)
-        self._reindex()
-
-    def rescore(self, logits: Tensor) -> None:
-        """Replace labels and entropies, and with them the index."""
-        super().rescore(logits)
-        self._reindex()
-
-    def bring_back(self, kept: dict[str, Any]) -> None:
-        """Undo what was added; the index is rebuilt."""
-        super().bring_back(kept)
-        self._reindex()
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take everything back from a `state_dict`; the index is rebuilt."""
-        super().set_extra_state(state)
-        self._reindex()

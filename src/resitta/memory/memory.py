@@ -20,10 +20,8 @@ from resitta.training.entropy import labels_and_entropies
 from resitta.training.network import Network
 
 Place = Literal["model", "cpu"]
-
 Screen = Callable[[Tensor, Tensor], Tensor]
 """Returns the logits of images, NaN for samples to be ignored."""
-
 Quota = Callable[[int | None, int], int | None]
 """From the slot for a sample, and its index in the batch, to the slot it gets; None discards it."""
 
@@ -168,10 +166,15 @@ class Memory(nn.Module, ABC):
         for values in (self.all_labels, self.all_entropies, self.births):
             values[: len(kept)] = values[kept]
         self.size = len(kept)
+        self.reindex()
 
     def rescore(self, logits: Tensor) -> None:
         """Replace the labels and entropies of all stored samples by those of fresh predictions."""
         self.all_labels[: self.size], self.all_entropies[: self.size] = labels_and_entropies(logits)
+        self.reindex()
+
+    def reindex(self) -> None:
+        """Called when stored samples were changed other than by `put`, for memories that keep an index of them."""
 
     def _make_room(self, images: Tensor) -> None:
         shape, form = (self.capacity, *images.shape[1:]), self._kept(images[:1])
@@ -198,6 +201,7 @@ class Memory(nn.Module, ABC):
         """Undo what was added since `keep`."""
         for name, value in kept.items():
             setattr(self, name, value)
+        self.reindex()
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return everything for `state_dict`: the images and the host's side."""
@@ -215,6 +219,7 @@ class Memory(nn.Module, ABC):
             setattr(self, name, state[name].cpu().numpy().copy())
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))
+        self.reindex()
 
 
 _HOST_ARRAYS = ("all_labels", "all_entropies", "births")

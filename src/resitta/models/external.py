@@ -74,7 +74,8 @@ def find_function(spec: str) -> tuple[ModuleType, Callable[..., nn.Module]]:
     place, _, attribute = spec.rpartition(":")
     module = _load_file(place) if place.endswith(".py") else _load_module(place)
     if not hasattr(module, attribute):
-        raise UnknownName(f"{place} has no function '{attribute}'. {near(attribute, _public(module))}")
+        public = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise UnknownName(f"{place} has no function '{attribute}'. {near(attribute, public)}")
     return module, getattr(module, attribute)
 
 
@@ -132,7 +133,3 @@ def _trouble_with(name: str, options: Mapping[str, object]) -> Iterator[None]:
         given = ", ".join(f"{key}={value}" for key, value in options.items()) or "no options"
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise BadSetting(f"{name} cannot be built with {given} ({reason}); correct the options of the model") from error
-
-
-def _public(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]

@@ -14,6 +14,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -151,9 +152,8 @@ class Prometheus:
     def __init__(self, registry: Any = None) -> None:
         self._client = require("prometheus_client", "prometheus")
         self.registry = registry or self._client.CollectorRegistry()
-        self._gauges = {
-            n: self._client.Gauge(f"resitta_{n}", text, registry=self.registry) for n, text in GAUGES.items()
-        }
+        gauge = partial(self._client.Gauge, registry=self.registry)
+        self._gauges = {name: gauge(f"resitta_{name}", text) for name, text in GAUGES.items()}
         fired = "How often a guard has fired"
         self._fired = self._client.Counter("resitta_guard_fired", fired, ["reason", "action"], registry=self.registry)
 

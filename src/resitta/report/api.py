@@ -107,12 +107,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-FORMS: dict[str, Callable[[Table], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "csv": as_csv,
-    "latex": as_latex,
-}
+FORMS: dict[str, Callable[[Table], str]] = {"text": as_text, "markdown": as_markdown, "csv": as_csv, "latex": as_latex}
 
 
 def report_text(runs: Sequence[RunRecord], form: str, *, dataset: str | None = None, highlight: str = "") -> str:

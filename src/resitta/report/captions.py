@@ -137,14 +137,9 @@ def drift_caption(groups: Sequence[Group], ours: Group) -> str:
     """Explain the drift, and compare its mean over the middle third of the stream with the last third."""
     shown = [group for group in groups if drifts(group)]
     order = [group for group in shown if group is ours] + [group for group in shown if group is not ours]
-    described = [text for group in order if (text := _course(group))]
-    listed = (
-        f" Mean over the middle third of the stream and over the last: {'; '.join(described)}." if described else ""
-    )
-    return (
-        "Wasserstein distance between the statistics of the BatchNorm layers and the source's, mean over the "
-        f"layers.{listed}"
-    )
+    courses = "; ".join(text for group in order if (text := _course(group)))
+    listed = f" Mean over the middle third of the stream and over the last: {courses}." if courses else ""
+    return f"Wasserstein distance between BatchNorm statistics and the source's, mean over the layers.{listed}"
 
 
 def _course(group: Group) -> str:

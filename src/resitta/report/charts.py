@@ -19,6 +19,10 @@ def smooth(values: Sequence[float], window: int) -> tuple[float, ...]:
     return tuple(sum(near) / len(near) if near else math.nan for near in around)
 
 
+Colours = Mapping[str, str]
+"""The colour of each group, by its label."""
+
+
 def spans_of(domains: Sequence[str], borders: Sequence[int], samples: int) -> tuple[Span, ...]:
     """Return the samples of each domain, from its first one; of each visit if domains come back."""
     if not borders:
@@ -44,9 +48,7 @@ def smoothing(run: RunRecord) -> int:
     return len(run.error_over_time) // 40
 
 
-def error_over_time(
-    groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
-) -> str:
+def error_over_time(groups: Sequence[Group], colours: Colours, spans: Sequence[Span], *, width: int = WIDE) -> str:
     """Draw the error of each method along the stream, smoothed over a fortieth of it."""
     series = []
     for group in groups:
@@ -57,9 +59,7 @@ def error_over_time(
     return lines(series, title="Error over time", y_label="error %", x_label=x_label, spans=spans, width=width)
 
 
-def drift_over_time(
-    groups: Sequence[Group], colours: Mapping[str, str], spans: Sequence[Span], *, width: int = WIDE
-) -> str:
+def drift_over_time(groups: Sequence[Group], colours: Colours, spans: Sequence[Span], *, width: int = WIDE) -> str:
     """Draw the distance of each method's statistics to the source's, along the stream."""
     series = [
         _series(group, colours, group.runs[0].drift_at, group.mean_trace(lambda run: run.drift_over_time))
@@ -70,7 +70,7 @@ def drift_over_time(
     return lines(series, title=title, y_label="mean W₂ to the source", x_label=x_label, spans=spans, width=width)
 
 
-def drift_per_layer(groups: Sequence[Group], colours: Mapping[str, str], *, width: int = WIDE) -> str:
+def drift_per_layer(groups: Sequence[Group], colours: Colours, *, width: int = WIDE) -> str:
     """Draw the distance of each BatchNorm layer to the source at the end of the stream."""
     drifting = [group for group in groups if drifts(group)]
     layers = list(drifting[0].runs[0].drift_per_layer) if drifting else []
@@ -118,7 +118,7 @@ def comparison(found: Comparison, *, width: int = WIDE) -> str:
     )
 
 
-def _series(group: Group, colours: Mapping[str, str], x: Sequence[float], y: tuple[float, ...]) -> Series:
+def _series(group: Group, colours: Colours, x: Sequence[float], y: tuple[float, ...]) -> Series:
     colour = colours[group.label]
     style: Style = "strong" if colour == ACCENT else "dashed" if colour == NEUTRAL else "plain"
     return Series(group.label, tuple(x), y, colour, style)

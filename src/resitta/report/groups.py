@@ -43,9 +43,7 @@ class Group:
         traces = [trace(run) for run in self.runs]
         if len({len(values) for values in traces}) > 1:
             lengths = ", ".join(str(len(values)) for values in traces)
-            raise BadData(
-                f"the runs of {self.label} have traces of {lengths} points; give runs of equally long streams"
-            )
+            raise BadData(f"the runs of {self.label} have traces of {lengths} points; give runs of equal length")
         return tuple(np.mean(traces, axis=0).tolist())
 
 

@@ -72,6 +72,7 @@ OPAQUE = (FOLDER, "code", "method_source", "model_code", "model_source", "weight
 """Facts that mean little to a reader; named, in this order, only where nothing else distinguishes rows."""
 
 Fact = tuple[str, Any]
+Facts = dict[str, Any]
 
 
 def labels(rows: Sequence[RunRecord]) -> list[str]:
@@ -98,9 +99,7 @@ def title_of(run: RunRecord) -> str:
     return run.title or registered or run.method
 
 
-def _needed(
-    keys: Sequence[str], plain: Sequence[str], rows: Sequence[RunRecord], known: Sequence[dict[str, Any]]
-) -> list[str]:
+def _needed(keys: list[str], plain: list[str], rows: Sequence[RunRecord], known: Sequence[Facts]) -> list[str]:
     """Which of the opaque facts must be named, so that rows that look comparable are."""
     needed: list[str] = []
     for key in dict.fromkeys(keys):
@@ -115,13 +114,13 @@ def _needed(
     return needed
 
 
-def _differ(rows: Sequence[RunRecord], known: Sequence[dict[str, Any]], a: int, b: int) -> Callable[[str], bool]:
+def _differ(rows: Sequence[RunRecord], known: Sequence[Facts], a: int, b: int) -> Callable[[str], bool]:
     """Whether two rows differ in a fact; what belongs to a method cannot differ between methods."""
     same_method = rows[a].method == rows[b].method
     return lambda key: (same_method or not _of_method(key)) and known[a].get(key) != known[b].get(key)
 
 
-def _label(place: int, rows: Sequence[RunRecord], known: Sequence[dict[str, Any]], named: Sequence[str]) -> str:
+def _label(place: int, rows: Sequence[RunRecord], known: Sequence[Facts], named: Sequence[str]) -> str:
     run, mine = rows[place], known[place]
     same_method = [fact for other, fact in zip(rows, known, strict=True) if other.method == run.method]
     unusual = [(key, mine[key]) for key in named if _unusual(key, mine, same_method if _of_method(key) else known)]
@@ -136,7 +135,7 @@ def _title(run: RunRecord, rows: Sequence[RunRecord]) -> str:
     return f"{title} {run.method}" if shared else title
 
 
-def _unusual(key: str, fact: dict[str, Any], pool: Sequence[dict[str, Any]]) -> bool:
+def _unusual(key: str, fact: Facts, pool: Sequence[Facts]) -> bool:
     """Whether a row has a fact that not even the majority shares, or that another row lacks altogether."""
     if key not in fact or len(pool) == 1:
         return False
@@ -148,7 +147,7 @@ def _of_method(key: str) -> bool:
     return key.startswith(("settings.", "method", "code"))
 
 
-def _listed(key: str, known: Sequence[dict[str, Any]]) -> bool:
+def _listed(key: str, known: Sequence[Facts]) -> bool:
     return any(isinstance(fact.get(key), list | tuple) for fact in known)
 
 
@@ -165,6 +164,5 @@ def _text(fact: Fact) -> str:
     if key == FOLDER or value is True:
         return str(value) if key == FOLDER else name
     words = {"method_source": "code", "model_source": "model code", "model_code": "model code"}
-    return (
-        f"{words.get(name, name)} {identity_digest(value, 6) if isinstance(value, list | tuple) else str(value)[:60]}"
-    )
+    said = identity_digest(value, 6) if isinstance(value, list | tuple) else str(value)[:60]
+    return f"{words.get(name, name)} {said}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def write_page(
         "lead": lead(groups, ours),
         "intro": [part for part in intro.split("\n\n") if part.strip()],
         "facts": facts(groups, ours),
-        "strips": [(strip.caption, _pictures(strip)) for strip in strips],
+        "strips": [(s.caption, list(zip_longest(map(data_uri, s.images), s.labels, fillvalue=""))) for s in strips],
         "bank": [(data_uri(item.image), item) for item in bank],
         "performance": [_performance(group) for group in groups],
         "settings": [(group.label, group.runs[0].settings) for group in groups],
@@ -123,11 +124,6 @@ def _performance(group: Group) -> dict[str, Any]:
         "speed": group.mean(lambda run: run.images_per_second),
         "updates": group.mean(lambda run: run.updates),
     }
-
-
-def _pictures(strip: Strip) -> list[tuple[str, str]]:
-    labels = [*strip.labels, *[""] * len(strip.images)]
-    return [(data_uri(image), label) for image, label in zip(strip.images, labels, strict=False)]
 
 
 def _render(content: dict[str, Any]) -> str:

@@ -84,10 +84,8 @@ def _protocol(protocol: Mapping[str, Any], dataset: str) -> list[str]:
     usual = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(TASKS[dataset].protocol).items()}
     if list(protocol.get("corruptions", ())) != usual.pop("corruptions"):
         return ["other domains than the fifteen corruptions in the paper's order"]
-    other = {
-        key: protocol.get(key) for key, value in usual.items() if key not in _OF_OURS and protocol.get(key) != value
-    }
-    return [f"{key} {_shown(value)} (paper: {_shown(usual[key])})" for key, value in other.items()]
+    pairs = {key: (protocol.get(key), value) for key, value in usual.items() if key not in _OF_OURS}
+    return [f"{key} {_shown(ours)} (paper: {_shown(paper)})" for key, (ours, paper) in pairs.items() if ours != paper]
 
 
 def _data(identity: Mapping[str, Any], dataset: str) -> list[str]:
@@ -224,9 +222,8 @@ def _comparison(
 def _averages(groups: Mapping[Any, Group]) -> dict[Any, float]:
     """The average error of each group over the seeds that all have, or over its own if there is none."""
     seeds = set.intersection(*({run.seed for run in group.runs} for group in groups.values()))
-    return {
-        key: mean(run.average for run in group.runs if run.seed in seeds or not seeds) for key, group in groups.items()
-    }
+    runs = {key: [run for run in group.runs if run.seed in seeds or not seeds] for key, group in groups.items()}
+    return {key: mean(run.average for run in own) for key, own in runs.items()}
 
 
 def _alike(runs: Sequence[RunRecord]) -> list[tuple[str, list[Group]]]:

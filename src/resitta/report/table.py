@@ -89,10 +89,8 @@ def ranks(values: Sequence[float]) -> tuple[Mark, ...]:
     printed = [round(value, 1) for value in values]
     places = [sum(other < value for other in printed) for value in printed]
     marks: dict[int, Mark] = {0: "best", 1: "second"}
-    alone = len(values) < 2
-    return tuple(
-        "" if alone or math.isnan(value) else marks.get(place, "") for value, place in zip(printed, places, strict=True)
-    )
+    ranked = [len(values) > 1 and not math.isnan(value) for value in values]
+    return tuple(marks.get(place, "") if known else "" for place, known in zip(places, ranked, strict=True))
 
 
 def error_table(runs: Sequence[RunRecord], *, paper: Mapping[str, PaperRow] | None = None) -> Table:

@@ -42,7 +42,6 @@ class Background:
     def __init__(self, adapter: AdapterLike, *, cuda_graphs: bool) -> None:
         self.queue = LearnQueue(room=ROOM, batch=BATCH)
         self.thread = LearnerThread(self.queue, learn=self._learn, failed=self._keep_error)
-        """The adapter's lock."""
         self.calls = new_lock(LockRank.CALLS)
         """Guards the network that predicts."""
         self.throttle = Throttle()
@@ -162,7 +161,5 @@ def predictor(learner: Learner, name: str) -> Network:
     network = learner.exportable_network()
     if network is None or not learner.learns_from_predictions:
         wanted = "a method that predicts with fixed statistics and learns from a memory, such as resitta or rotta"
-        raise BadSetting(
-            f"background=True needs {wanted}, found {name!r} with its settings; leave it out, or use those"
-        )
+        raise BadSetting(f"background=True needs {wanted}, found {name!r} with its settings; leave it out or use those")
     return network

@@ -1,6 +1,5 @@
 """The one thread that learns from a queue of samples, and runs tasks that need exclusive access to the learner."""
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -13,7 +12,7 @@ import torch
 
 from resitta.errors import WorkerLost
 from resitta.runtime.learn_queue import LearnQueue, Samples
-from resitta.runtime.locks import new_lock
+from resitta.runtime.locks import called_in_forks, new_lock
 
 T = TypeVar("T")
 JOIN_SECONDS = 10.0
@@ -235,13 +234,4 @@ class LearnerThread:
         self._holds = int(self._owns())
 
 
-_threads: "weakref.WeakSet[LearnerThread]" = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for thread in list(_threads):
-        thread.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_threads = called_in_forks(LearnerThread.forked)

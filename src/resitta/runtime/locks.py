@@ -113,6 +113,19 @@ def new_lock(rank: LockRank = LockRank.ADAPTER) -> "threading.RLock":
     return lock
 
 
+def called_in_forks(method: Callable[[Any], None]) -> "weakref.WeakSet[Any]":
+    """Return a set of objects, on each of which a forked process calls this method."""
+    objects: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def call_all() -> None:
+        for each in list(objects):
+            method(each)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call_all)
+    return objects
+
+
 def _take_all() -> None:
     """Wait for running changes: a forked process has no other threads that could complete them.
 

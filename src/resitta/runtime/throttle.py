@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from resitta.norm.bn_layers import AdaptiveBN
@@ -70,10 +70,7 @@ class Throttle:
         if layer.updating:
             self.wait_for_predictions()
             if inputs[0].requires_grad:
-                inputs[0].register_hook(self._in_backward)
-
-    def _in_backward(self, gradient: Tensor) -> None:
-        self.wait_for_predictions()
+                inputs[0].register_hook(lambda _: self.wait_for_predictions())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self  # copies of a network for export do not learn

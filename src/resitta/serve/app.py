@@ -1,8 +1,9 @@
 """The FastAPI application around a service: routes, pages and error responses."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -70,7 +71,7 @@ def create_app(
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     for path, (package, file, kind) in PAGES.items():
         content = files(package).joinpath(file).read_bytes()
-        app.add_api_route(path, _page(content, kind), include_in_schema=False)
+        app.add_api_route(path, partial(_page, content, kind), include_in_schema=False)
     _add_error_handlers(app, predict.metrics)
     if names is not None:
         app.add_middleware(AllowedHosts, names=names, metrics=predict.metrics)
@@ -78,11 +79,8 @@ def create_app(
     return app
 
 
-def _page(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def page() -> Response:
-        return Response(content, media_type=kind, headers=PAGE_HEADERS)
-
-    return page
+async def _page(content: bytes, kind: str) -> Response:
+    return Response(content, media_type=kind, headers=PAGE_HEADERS)
 
 
 def _add_error_handlers(app: FastAPI, metrics: ServiceMetrics) -> None:

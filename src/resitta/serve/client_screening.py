@@ -63,11 +63,11 @@ class ClientScreening:
     """Decides for each image whether it may be learned from. For one thread: the writer's.
 
     While several clients send, out-of-distribution images (`monitor.guard`) are left out here, so that they cannot make
-    the shared guard close the memory to everyone. A client whose images are mostly unknown is muted: its images are
-    predicted, but none is learned from until they look known again. So is a client whose images move the predictions
-    of the others (see `Influences`). Both are logged as events. A client that sends alone is left to the guard.
+    the shared guard reject the images of all clients. A client whose images are mostly unknown is muted: its images are
+    predicted, but not learned from until most are known again. So is a client whose images change the predictions of
+    the others (see `Influences`). Both are logged as events. A single client is screened by the guard only.
 
-    At most `most` clients are remembered; the least recently seen one is forgotten first.
+    At most `most` clients are tracked; the least recently active one is removed first.
 
     >>> import resitta
     >>> from resitta.conformance import tiny_network
@@ -126,12 +126,11 @@ class ClientScreening:
     def listing(self, top: int = 20) -> list[dict[str, Any]]:
         """The clients that sent most images, as JSON, under pseudonyms."""
         most = sorted(self._clients.values(), key=lambda client: -client.learned - client.screened)[:top]
-        names = {name: name for name in ("name", "learned", "screened", "unknown")}
-        names |= {"has_voice": "is_allowed", "is_unknown": "is_unknown", "is_harmful": "is_harmful"}
-        return [{key: getattr(client, name) for key, name in names.items()} for client in most]
+        names = ("name", "learned", "screened", "unknown", "is_allowed", "is_unknown", "is_harmful")
+        return [{name: getattr(client, name) for name in names} for client in most]
 
     def _meet(self, keys: Sequence[str]) -> None:
-        """Record which clients send; forget the least recently seen ones."""
+        """Record which clients send; remove the least recently active ones."""
         self._clock += len(keys)
         present = dict.fromkeys(keys)
         for key in present:
@@ -174,7 +173,7 @@ class ClientScreening:
             client = self._clients[key]
             was_allowed = client.is_allowed
             client.judge(images, unknown[key])
-            share = f"{client.unknown_share:.0%} of its last images look like nothing known"
+            share = f"{client.unknown_share:.0%} of its last images are out of distribution"
             self._settle(key, client, was_allowed, share)
 
     def _settle(self, key: str, client: Client, was_allowed: bool, reason: str) -> None:

@@ -1,8 +1,8 @@
 """Limit connections and slow clients: an asyncio protocol in front of the server's HTTP protocol.
 
-uvicorn's `limit_concurrency` answers 503 to everybody once there are too many connections, and it has no timeout for
-clients that send or read slowly. Here such clients are cut off. If there are too many connections, an idle one of the
-client with the most is closed, so a probe gets through no matter how many connections somebody else holds.
+uvicorn's `limit_concurrency` responds with 503 to all clients once there are too many connections, and it has no
+timeout for clients that send or read slowly. Here such clients are disconnected. If there are too many connections, an
+idle one of the client with the most is closed, so a health probe can connect however many connections others hold.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ class Connections:
             if not self._make_way(largest) and not self._make_way(self._by_peer.values()):
                 return False
         self._by_peer[connection.peer] = connection
-        self._by_client[connection.client].add(connection)  # `of_client` is gone if its last one was cut
+        self._by_client[connection.client].add(connection)  # `of_client` was removed if its last one was cut
         return True
 
     def leave(self, connection: "Connection") -> None:
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         return self.loop.time() > self.made + LIFETIME_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the connection, or tell it that there are too many."""
+        """Admit the connection, or refuse it if there are too many."""
         self._transport = transport
         found = transport.get_extra_info("peername")
         self.peer = tuple(found[:2]) if found else self
@@ -206,7 +206,8 @@ class Connection(asyncio.Protocol):
         if self.table.turned_away > TURNED_AWAY:
             transport.abort()
             return
-        sentence = f"{self.table.most_of_client} of your connections have a request at work already; try again later"
+        most = self.table.most_of_client
+        sentence = f"all {most} connections of this client have a request in progress; try again later"
         body = json.dumps({"error": sentence}).encode()
         head = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
         transport.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)

@@ -1,7 +1,7 @@
 """Worker processes that decode images. A request that takes too long is ended by killing its worker.
 
-There are two lanes, so that small images never wait behind large ones. Within a lane, each client has a bounded share.
-Only small files of simple structure, whose cost is known in advance, are decoded in threads of this process: faster.
+There are two lanes, so that small images never wait for large ones. Within a lane, each client has a bounded share.
+Small files of simple structure, whose cost is known in advance, are decoded in threads of this process: faster.
 """
 
 import asyncio
@@ -41,13 +41,12 @@ SMALL_BODY = 2**20
 NICE = 10
 """Niceness of the workers for large images, below the service itself."""
 ONE_SEND = 2**16
-"""Bytes of a body that is copied behind its header to save a system call."""
+"""Bytes of a body that is appended to its header to save a system call."""
 START_SECONDS = 60.0
 COPIES = 4
 """Copies of a request's body and result that a worker may hold at once."""
 SPARE_MEMORY = 64 * 2**20
 """Further bytes that a worker may allocate."""
-
 _BOOT = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -55,7 +54,6 @@ from resitta.serve.decode_worker import main
 main(sys.argv[2:])
 """
 """Imports the worker from this package; it does not import torch."""
-
 Reply = tuple[int, int, bytearray]
 Gone = Callable[[], Awaitable[bool]]
 
@@ -118,7 +116,7 @@ class Decoders:
 
 
 class Lane:
-    """Workers with the same job. Each client may have `share` requests queued; its others wait behind them."""
+    """Workers with the same job. Each client may have `share` requests queued; its other requests wait."""
 
     def __init__(self, job: Job, metrics: ServiceMetrics, *, share: int) -> None:
         self.job = job

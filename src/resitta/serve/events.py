@@ -1,4 +1,4 @@
-"""The event log of a service: dated sentences for its live page."""
+"""The event log of a service: entries with a time, for its live page."""
 
 import time
 from collections import deque
@@ -41,7 +41,7 @@ class Events(Callback):
         if isinstance(event, GuardFired):
             text = f"{event.reason} is {event.value:.4g}, allowed is {event.bound:.4g}: {event.action}"
             if event.reason == "unknown":
-                text = f"{event.value:.0f} images looked like nothing known and did not enter the memory"
+                text = f"{event.value:.0f} out-of-distribution images were not added to the memory"
             self.add("guard", text)
         if isinstance(event, GuardEnded):
             found = f"{event.found} {'images' if event.reason == 'unknown' else 'steps'} in {event.lasted} samples"

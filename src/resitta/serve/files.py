@@ -2,7 +2,7 @@
 
 A file of a few kilobytes can take seconds and gigabytes: each scan of a progressive JPEG costs 11 bytes and a pass over
 all pixels, each chunk of a PNG may hold a megabyte of compressed text. Decoding has limits of time and memory as well;
-these checks refuse such files early and with a reason.
+these checks refuse such files early, with a specific message.
 """
 
 import re
@@ -95,7 +95,7 @@ def _check_segments(raw: bytes, *, suspicious: bool) -> None:
         raise Refused(413, f"a JPEG may have {SCANS} scans, found more; save it as a baseline JPEG")
     if segments > SEGMENTS or junk > JUNK:
         limits = f"{SEGMENTS} segments and {JUNK} bytes between them before its image"
-        raise Refused(413, f"a JPEG may have {limits}, found more; save it anew")
+        raise Refused(413, f"a JPEG may have {limits}, found more; save the image again")
 
 
 def _check_chunks(raw: bytes) -> set[bytes]:
@@ -111,5 +111,5 @@ def _check_chunks(raw: bytes) -> set[bytes]:
         kinds.add(kind)
     if chunks > most or compressed > COMPRESSED_CHUNKS:
         sentence = f"a PNG of {len(raw):,} bytes may have {most} chunks, {COMPRESSED_CHUNKS} of them compressed texts"
-        raise Refused(413, f"{sentence}, found more; save it anew")
+        raise Refused(413, f"{sentence}, found more; save the image again")
     return kinds

@@ -72,9 +72,8 @@ class Decoder:
         images: list[Array] = []
         pixels = work = 0
         for payload in payloads:
-            found, seen, passes = (
-                self._array(payload) if payload.startswith(NPY_MAGIC) else self._picture(payload, pixels, work)
-            )
+            is_array = payload.startswith(NPY_MAGIC)
+            found, seen, passes = self._array(payload) if is_array else self._picture(payload, pixels, work)
             pixels += seen
             work += seen * passes
             self._check_pixels(pixels, work)

@@ -29,16 +29,12 @@ OWN, OTHERS = 12, 24
 """How many of a client's images the statistics move towards, and how many of other clients are predicted."""
 RATE = 0.2
 """How far the statistics move towards the client's: as in four or five updates of ResiTTA from its images alone."""
-
 PRESENT = 16
 """Of how many clients images are kept: the most recent ones."""
-
 HARMFUL = 0.05
 """The rise of the others' loss, as a share of log C, above which a client's effect is harmful."""
-
 CERTAIN = 0.2
 """The source's entropy on a client's images, as a share of that on the others', below which they need no learning."""
-
 STRIKES = 3
 """How many more measurements must be harmful than not before a client is muted, and the reverse."""
 

@@ -50,7 +50,7 @@ def image_side(model: str, size: int | None) -> int:
         raise BadSetting(f"--size must be a positive number of pixels, found {size}")
     known = MODELS[model].image_size if model in MODELS else None
     if size is None and known is None:
-        raise BadSetting(f"the image size of {model} is not known here; give --size, such as --size 224")
+        raise BadSetting(f"the image size of {model} is unknown; give --size, such as --size 224")
     return size or known or 0
 
 
@@ -143,4 +143,4 @@ def _announce(service: Service, address: tuple[str, int], token: str | None, sta
     if not report.concurrent:
         say(f"{service.adapter.method.name} predicts and learns in one step: predictions wait for updates")
     if not host.startswith(("127.", "::1")):
-        say(f"anyone who reaches {host} can ask for predictions, and so teach the model: put a proxy in front")
+        say(f"any client that reaches {host} can predict and so change the model: use a proxy to restrict access")

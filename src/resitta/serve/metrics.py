@@ -13,8 +13,8 @@ NATS = (0.1, 0.3, 1, 2, 4, 8)
 COUNTED = {
     "learned": "Images learned from.",
     "dropped": "Images predicted but not learned from, because the learning queue was full.",
-    "skipped": "Images predicted but not learned from, because learning was paused or started over.",
-    "screened": "Images predicted but not learned from, because they or their client look like nothing known.",
+    "skipped": "Images predicted but not learned from, because learning was paused or reset.",
+    "screened": "Images predicted but not learned from, because out of distribution, or from a muted client.",
 }
 
 

@@ -61,7 +61,7 @@ class BodyBudget:
         greedy = of_client > own and of_client + count > self.most // 2
         if full or greedy:
             who, held = ("your requests", of_client) if greedy else ("requests", self.held)
-            raise Refused(429, f"{who} at work hold {held:,} bytes already; try again later", close=True)
+            raise Refused(429, f"{who} in progress hold {held:,} bytes already; try again later", close=True)
 
 
 async def read_body(request: Request, limits: Limits, take: Take) -> tuple[str, bytearray]:

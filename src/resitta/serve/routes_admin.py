@@ -1,6 +1,7 @@
 """The routes that need the token: they change the state or show images."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -14,6 +15,14 @@ SHOWN = 128
 """Images of the memory that are shown, the youngest first."""
 
 
+CONTROLS: dict[Task, str] = {
+    "pause": "Stop learning; predictions continue.",
+    "resume": "Resume learning.",
+    "reset": "Go back to the source model.",
+    "snapshot": "Save the state now.",
+}
+
+
 class AdminRoutes:
     """Each route runs a task in the writer's thread."""
 
@@ -24,27 +33,12 @@ class AdminRoutes:
     def routes(self) -> APIRouter:
         """Return a router with all routes."""
         router = APIRouter(responses=schema.refusals(401, 403, 503, 507))
-        for control in (self.pause, self.resume, self.reset, self.snapshot):
-            router.post(f"/{control.__name__}", response_model=schema.State)(control)
+        for task, text in CONTROLS.items():
+            change = partial(self._change, task)
+            router.post(f"/{task}", response_model=schema.State, name=task, description=text)(change)
         router.post("/rollback", response_model=schema.RolledBack, responses=schema.refusals(409, 422))(self.rollback)
         router.get("/bank", response_model=list[schema.Sample])(self.bank)
         return router
-
-    async def pause(self) -> dict[str, Any]:
-        """Stop learning; predictions continue."""
-        return await self._change("pause")
-
-    async def resume(self) -> dict[str, Any]:
-        """Resume learning."""
-        return await self._change("resume")
-
-    async def reset(self) -> dict[str, Any]:
-        """Go back to the source model."""
-        return await self._change("reset")
-
-    async def snapshot(self) -> dict[str, Any]:
-        """Save the state now."""
-        return await self._change("snapshot")
 
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
         """Go back to a snapshot: the newest that can be read, or that of a version listed in /stats."""

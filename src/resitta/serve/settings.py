@@ -19,7 +19,7 @@ class Limits:
 
     Args:
         max_body: Bytes of one request.
-        max_bodies: Bytes of all requests at work together; further ones are answered with 429.
+        max_bodies: Bytes of all requests in progress together; further ones are answered with 429.
         max_images: Images of one request.
         max_pixels: Pixels of one request, all its images together, before they are resized.
         queue: Images that may wait for their prediction; further requests are answered with 429.
@@ -36,7 +36,7 @@ class Limits:
         save_every: Seconds between snapshots while the state changes.
         keep: Snapshots to keep.
         proxies: Trusted proxies in front of the service, which append a client's address to X-Forwarded-For.
-        clients: Clients that are told apart when learning; beyond these the least recently seen one is forgotten.
+        clients: Clients tracked for learning; beyond these the least recently active one is removed.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)

@@ -201,11 +201,11 @@ class Writer:
         wanted = versions[::-1] if version is None else [version]
         if not set(wanted) & set(versions):
             known = ", ".join(map(str, versions)) or "none yet; POST /snapshot makes one"
-            raise Refused(409, f"no snapshot of version {version} to go back to; there are: {known}")
+            raise Refused(409, f"there is no snapshot of version {version}; available: {known}")
         try:
             found, skipped = self._replace(partial(self.folder.load_first, self.adapter, wanted), "the rollback")
         except BadState as error:
-            raise Refused(409, f"no snapshot to go back to can be read: {error}") from error
+            raise Refused(409, f"no snapshot can be read: {error}") from error
         self._report_skipped(skipped)
         self.events.add("control", f"rolled back to version {found}, as version {self.version}")
         return {"version": self.version, "snapshot": found, "skipped": sorted(skipped)}
@@ -306,7 +306,7 @@ class Writer:
         try:
             result = change()
             if (error := self.saver.save(version + 1)) is not None:
-                raise not_saved(f"{name} was not done, version {version} goes on", error)
+                raise not_saved(f"{name} failed; version {version} remains in use", error)
             self._publish(version + 1)
         except BaseException:
             self.folder.remove(version + 1)  # it may exist, but not be flushed to disk
@@ -337,7 +337,7 @@ class Writer:
         except Exception as error:  # predictions and learning do not depend on it
             if not self._stats_fail:
                 logger.exception("the statistics cannot be computed, the service continues")
-                self.events.add("failure", f"the statistics are old: {type(error).__name__}: {error}"[:300])
+                self.events.add("failure", f"the statistics are not updated: {type(error).__name__}: {error}"[:300])
             self._stats_fail = True
             return
         self._stats_fail = False

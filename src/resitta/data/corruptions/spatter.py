@@ -14,15 +14,7 @@ _FAR = 20.0
 
 
 def spatter(
-    x: Tensor,
-    draws: Draws,
-    *,
-    mean: float,
-    std: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: float,
+    x: Tensor, draws: Draws, *, mean: float, std: float, sigma: float, threshold: float, strength: float, mud: float
 ) -> Tensor:
     """Lay smoothed noise above a threshold on the image: as mud that covers, or as water that shines."""
     layer = smooth(draws.normal(1, *x.shape[2:], mean=mean, std=std), sigma)

@@ -19,7 +19,6 @@ from resitta.errors import BadData, BadSetting, require
 Pixels: TypeAlias = NDArray[np.uint8]
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is being written, how many images are done, and how many there will be."""
-
 SEVERITIES = (1, 2, 3, 4, 5)
 
 

@@ -85,12 +85,7 @@ class ArrayImages:
     """
 
     def __init__(
-        self,
-        x: Array | Tensor,
-        y: npt.ArrayLike,
-        *,
-        classes: int | None = None,
-        origin: str = "the array",
+        self, x: Array | Tensor, y: npt.ArrayLike, *, classes: int | None = None, origin: str = "the array"
     ) -> None:
         self._origin = origin
         self._pixels = _channels_first(np.asarray(x), origin)

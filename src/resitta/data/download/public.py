@@ -41,9 +41,18 @@ class DataSet:
     archives: tuple[Archive, ...]
 
 
-def _imagenet_c(file: str, md5: str, corruptions: str) -> Archive:
-    holds = tuple(f"ImageNet-C/{name}" for name in corruptions.split())
-    return Archive(record=2235448, file=file, md5=md5, holds=holds)
+_IMAGENET_C = """
+blur.tar 2d8e81fdd8e07fef67b9334fa635e45c defocus_blur glass_blur motion_blur zoom_blur
+digital.tar 89157860d7b10d5797849337ca2e5c03 contrast elastic_transform jpeg_compression pixelate
+noise.tar e80562d7f6c3f8834afb1ecf27252745 gaussian_noise impulse_noise shot_noise
+weather.tar 33ffea4db4d93fe4a428c40a6ce0c25d brightness fog frost snow
+"""
+"""The archives, their md5 and the corruptions in them."""
+
+
+def _imagenet_c(line: str) -> Archive:
+    file, md5, *corruptions = line.split()
+    return Archive(record=2235448, file=file, md5=md5, holds=tuple(f"ImageNet-C/{name}" for name in corruptions))
 
 
 def _cifar_c(folder: str, record: int, md5: str) -> DataSet:
@@ -54,21 +63,7 @@ def _cifar_c(folder: str, record: int, md5: str) -> DataSet:
 DATA_SETS = {
     "cifar10c": _cifar_c("CIFAR-10-C", 2535967, "56bf5dcef84df0e2308c6dcbcbbd8499"),
     "cifar100c": _cifar_c("CIFAR-100-C", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),
-    "imagenetc": DataSet(
-        folder="ImageNet-C",
-        archives=(
-            _imagenet_c(
-                "blur.tar", "2d8e81fdd8e07fef67b9334fa635e45c", "defocus_blur glass_blur motion_blur zoom_blur"
-            ),
-            _imagenet_c(
-                "digital.tar",
-                "89157860d7b10d5797849337ca2e5c03",
-                "contrast elastic_transform jpeg_compression pixelate",
-            ),
-            _imagenet_c("noise.tar", "e80562d7f6c3f8834afb1ecf27252745", "gaussian_noise impulse_noise shot_noise"),
-            _imagenet_c("weather.tar", "33ffea4db4d93fe4a428c40a6ce0c25d", "brightness fog frost snow"),
-        ),
-    ),
+    "imagenetc": DataSet(folder="ImageNet-C", archives=tuple(map(_imagenet_c, _IMAGENET_C.strip().splitlines()))),
 }
 
 

@@ -49,15 +49,13 @@ def _refuse_unsafe(member: tarfile.TarInfo, allowance: int, path: Path) -> None:
     name = member.name
     plain = member.isdir() or (member.isreg() and not member.issparse())
     if not plain or name.startswith("/") or ".." in PurePosixPath(name).parts or "\\" in name or ":" in name:
-        raise BadData(
-            f"{path} holds {name!r}, which is no plain file or folder inside it; "
-            "nothing was unpacked: delete the archive and get it from a source you trust."
-        )
-    if allowance < 0:
-        raise BadData(
-            f"{path} unpacks to more than {EXPANSION} times its size, unlike any archive of images; "
-            "nothing was unpacked: delete the archive and get it from a source you trust."
-        )
+        found = f"holds {name!r}, which is no plain file or folder inside it"
+    elif allowance < 0:
+        found = f"unpacks to more than {EXPANSION} times its size, unlike any archive of images"
+    else:
+        return
+    advice = "delete the archive and get it from a source you trust"
+    raise BadData(f"{path} {found}; nothing was unpacked: {advice}.")
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:

@@ -18,13 +18,10 @@ from resitta.training.optimizer import Optimizer
 
 TO_SHOW = 3
 """How many windows a collapse may take to show in the signs."""
-
 RATE_SAMPLES = 64
 """Time constant of the unknown rate, in samples."""
-
 SOURCE_SAMPLES = 64
 """Time constant of the comparison with the source, in samples; half as many are needed before it counts."""
-
 MOSTLY = 0.5
 """The share of samples on which the source must disagree before few predicted classes count as a collapse."""
 

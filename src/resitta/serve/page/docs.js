@@ -1,6 +1,6 @@
 "use strict";
 
-// The description that the service gives of itself, as a list.
+// Lists the routes of openapi.json.
 
 const byId = (id) => document.getElementById(id);
 
@@ -13,12 +13,12 @@ function element(name, text) {
 function route(path, method, operation) {
   const item = document.createElement("li");
   item.append(element("code", `${method.toUpperCase()} ${path}`));
-  if (operation.security) item.append(element("span", " · needs the token"));
+  if (operation.security) item.append(element("span", " · requires the token"));
   item.append(element("p", operation.description));
   for (const parameter of operation.parameters ?? []) item.append(element("p", `?${parameter.name}= (${parameter.in})`));
   const takes = Object.keys(operation.requestBody?.content ?? {});
-  if (takes.length) item.append(element("p", `Takes ${takes.join(", ")}.`));
-  item.append(element("p", `Answers ${Object.keys(operation.responses).join(", ")}.`));
+  if (takes.length) item.append(element("p", `Request body: ${takes.join(", ")}`));
+  item.append(element("p", `Status codes: ${Object.keys(operation.responses).join(", ")}`));
   return item;
 }
 

@@ -1,6 +1,6 @@
 "use strict";
 
-// Asks the service for its state once a second, and shows it. The token stays in this tab.
+// Polls the service once a second and shows its state. The token is stored for this tab only.
 
 const byId = (id) => document.getElementById(id);
 const short = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3)));
@@ -10,7 +10,7 @@ let learning = true;
 
 const token = byId("token");
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) history.replaceState(null, "", location.pathname); // so that it is not bookmarked or shown around
+if (given) history.replaceState(null, "", location.pathname); // keeps the token out of bookmarks
 token.value = given ?? sessionStorage.getItem("token") ?? "";
 const keepToken = () => { sessionStorage.setItem("token", token.value); showBank(); };
 token.addEventListener("change", keepToken);
@@ -47,34 +47,34 @@ async function control(path, done) {
   }
 }
 
-// A button with `data-sure` acts on its second click only, within four seconds.
+// A button with `data-confirm` acts on a second click within four seconds.
 function onClick(button, act) {
   const text = button.textContent;
-  const calm = () => { button.classList.remove("sure"); button.textContent = text; };
+  const restore = () => { button.classList.remove("armed"); button.textContent = text; };
   button.addEventListener("click", () => {
-    if (button.dataset.sure && !button.classList.contains("sure")) {
-      button.classList.add("sure");
-      button.textContent = button.dataset.sure;
-      setTimeout(calm, 4000);
+    if (button.dataset.confirm && !button.classList.contains("armed")) {
+      button.classList.add("armed");
+      button.textContent = button.dataset.confirm;
+      setTimeout(restore, 4000);
       return;
     }
-    if (button.dataset.sure) calm();
+    if (button.dataset.confirm) restore();
     act();
   });
 }
 
-onClick(byId("pause"), () => control(learning ? "pause" : "resume", (state) => (state.learning ? "Learning again." : "Paused: predictions go on, learning does not.")));
-onClick(byId("snapshot"), () => control("snapshot", (state) => `Version ${state.version} is saved.`));
-onClick(byId("reset"), () => control("reset", (state) => `Back at the source model, as version ${state.version}.`));
+onClick(byId("pause"), () => control(learning ? "pause" : "resume", (state) => (state.learning ? "Learning resumed." : "Learning paused; predictions continue.")));
+onClick(byId("snapshot"), () => control("snapshot", (state) => `Version ${state.version} saved.`));
+onClick(byId("reset"), () => control("reset", (state) => `Reset to the source model, as version ${state.version}.`));
 onClick(byId("rollback"), () => {
   const version = byId("versions").value;
-  control(`rollback?version=${version}`, (state) => `Back at version ${version}, as version ${state.version}.`);
+  control(`rollback?version=${version}`, (state) => `Rolled back to version ${version}, as version ${state.version}.`);
 });
 
 function showVersions(versions) {
   const select = byId("versions"), newest = [...versions].reverse();
   byId("rollback").disabled = select.disabled = versions.length === 0;
-  if (select.dataset.shown === String(newest)) return; // an open list must not close under the hand
+  if (select.dataset.shown === String(newest)) return; // new options would close an open list
   select.dataset.shown = String(newest);
   select.replaceChildren(...(newest.length ? newest : ["none yet"]).map((version) => element("option", "", version)));
 }
@@ -86,14 +86,14 @@ function showEvents(events) {
     item.append(time, element("span", "", event.text));
     return item;
   });
-  byId("events").replaceChildren(...(items.length ? items : [element("li", "quiet", "Nothing has happened yet.")]));
+  byId("events").replaceChildren(...(items.length ? items : [element("li", "quiet", "No events yet.")]));
 }
 
 function showAccounts(stats) {
-  const parts = [`${short(stats.waiting)} waiting to be learned`];
+  const parts = [`${short(stats.waiting)} in the learning queue`];
   if (stats.dropped) parts.push(`${short(stats.dropped)} dropped because the learning queue was full`);
-  if (stats.skipped) parts.push(`${short(stats.skipped)} skipped while learning was paused or started over`);
-  if (stats.screened) parts.push(`${short(stats.screened)} screened out because they or their client look like nothing known`);
+  if (stats.skipped) parts.push(`${short(stats.skipped)} skipped while learning was paused or reset`);
+  if (stats.screened) parts.push(`${short(stats.screened)} excluded because they, or most images of their client, are out of distribution`);
   if (stats.predictions_wait_for_updates) parts.push(`${stats.method} predicts and learns in one step, so predictions wait for updates`);
   byId("accounts").textContent = `Of the images predicted: ${parts.join("; ")}.`;
 }
@@ -111,12 +111,12 @@ async function showStats() {
   showAccounts(stats);
   showVersions(stats.snapshots);
   showEvents(stats.events);
-  drawBars(byId("drift"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), "this method keeps no statistics of its own");
+  drawBars(byId("drift"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), "this method does not adapt statistics");
 }
 
 async function showHistory() {
   const { points, classes, time: now } = await call("history");
-  const last = points.filter((point) => point.time >= now - 5 && point.time < now); // the second at hand is not complete
+  const last = points.filter((point) => point.time >= now - 5 && point.time < now); // the current second is incomplete
   byId("rate").textContent = short(last.reduce((sum, point) => sum + point.images, 0) / 5);
   byId("median").textContent = last.length ? `${short(last[last.length - 1].p50_ms)} ms` : "–";
   showClasses(classes);
@@ -162,14 +162,14 @@ function showClasses(classes) {
 async function showBank() {
   const note = byId("bank-note"), list = byId("bank");
   if (!token.value) {
-    note.textContent = "Enter the token to see the images in the memory.";
+    note.textContent = "Enter the token to show the images in the memory.";
     return void list.replaceChildren();
   }
   try {
     const samples = await call("bank");
     note.textContent = samples.length
-      ? `${samples.length} images in the memory, the youngest first: predicted class, entropy in nats, age in images.`
-      : "The memory is empty, or this method keeps none.";
+      ? `${samples.length} images in the memory, newest first, each with its predicted class, entropy in nats and age in images.`
+      : "The memory is empty, or this method has no memory.";
     list.replaceChildren(...samples.map(sampleItem));
   } catch (error) {
     note.textContent = error.message;
@@ -196,11 +196,11 @@ async function show() {
   }
 }
 
-// The next look is planned when the last one is done, so that a slow service is not asked faster than it answers.
-async function keep(looking, milliseconds) {
-  if (!document.hidden) await looking();
-  setTimeout(keep, milliseconds, looking, milliseconds);
+// The next request is scheduled after the last response, so requests to a slow service do not accumulate.
+async function poll(update, milliseconds) {
+  if (!document.hidden) await update();
+  setTimeout(poll, milliseconds, update, milliseconds);
 }
 
-keep(show, 1000);
-keep(showBank, 4000);
+poll(show, 1000);
+poll(showBank, 4000);
