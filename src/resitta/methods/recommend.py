@@ -18,7 +18,8 @@ from resitta.errors import ResittaError
 from resitta.method import create, get_method, list_methods
 from resitta.names import Course, OrderName
 from resitta.norm.affine_layers import affine_layers
-from resitta.norm.bn_layers import BatchNorm, bn_layers, check_model
+from resitta.norm.bn_layers import BatchNorm, bn_layers
+from resitta.norm.requirements import check_model
 from resitta.settings import check_settings, setting
 from resitta.training.network import Network
 
@@ -189,7 +190,7 @@ def why_unsuitable(name: str, network: Network) -> str | None:
     """Say why a method with its usual settings does not work on a network; None if it does."""
     method = get_method(name)
     try:
-        check_model(network.model, needs=method.needs, name=name)
+        check_model(network.model, needs=method.needs, name=name, others={})
         with torch.inference_mode(False):
             create(name).start(network, torch.Generator().manual_seed(0))
     except ResittaError as error:
