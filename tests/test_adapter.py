@@ -889,7 +889,7 @@ RUNS = torch.arange(900) // 50 % 3
 
 
 def answers(adapter: Adapter, pixels: Tensor, size: int = 30) -> Tensor:
-    return torch.cat([adapter(batch) for batch in pixels.split(size)])
+    return torch.cat([adapter(batch) for batch in torch.split(pixels, size)])
 
 
 @pytest.mark.parametrize("method", ["source", "lame", "note", "rotta", "resitta"])  # others: not with so few classes
@@ -939,7 +939,7 @@ def test_in_the_background_the_label_prior_follows_the_calls() -> None:
     plain = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal", lr=1e-9)
     adapter = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal", lr=1e-9, background=True)
     expected, found = answers(plain, pixels), []
-    for batch in pixels.split(30):
+    for batch in torch.split(pixels, 30):
         found.append(adapter(batch))
         adapter.sync()
     torch.testing.assert_close(torch.cat(found), expected, rtol=1e-3, atol=1e-3)

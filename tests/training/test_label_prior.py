@@ -35,7 +35,7 @@ def error(logits: Tensor, labels: Tensor, skip: int = 0) -> float:
 
 def correct(logits: Tensor, batch: int = 64, **options: Any) -> tuple[Tensor, TemporalPrior]:
     prior = TemporalPrior(**options)
-    return torch.cat([prior(part) for part in logits.split(batch)]), prior
+    return torch.cat([prior(part) for part in torch.split(logits, batch)]), prior
 
 
 class Literal:

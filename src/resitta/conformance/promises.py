@@ -21,7 +21,7 @@ from resitta.method import Learner, create
 from resitta.norm.affine_layers import affine_tensors
 from resitta.training.network import Network
 
-PLAIN = {"label_prior": "none", "lookahead": "none", "feedback": False}
+PLAIN: dict[str, Any] = {"label_prior": "none", "lookahead": "none", "feedback": False}
 LONGEST = 1600
 """After how many samples a method that declares trained parameters must have moved one."""
 

@@ -7,6 +7,7 @@ network's outputs, and have a say only while it is significantly above one. On a
 none has, and the logits stay as they are.
 """
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,7 +89,8 @@ def smoothed(filtered: Floats, likelihoods: Floats) -> Floats:
         ahead = stay * later + (1 - stay) * later.mean(axis=1, keepdims=True)
         ahead /= ahead.sum(axis=1, keepdims=True)
         out[t] *= ahead
-    return out / out.sum(axis=-1, keepdims=True)
+    result: Floats = out / out.sum(axis=-1, keepdims=True)
+    return result
 
 
 def is_significant(means: Floats) -> NDArray[np.bool_]:
@@ -165,7 +167,7 @@ class _Filter:
         )
 
     def copy(self) -> "_Filter":
-        return _Filter(**{k: v.copy() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()})
+        return _Filter(**copy.deepcopy(vars(self)))
 
     def take(self, p: Floats) -> tuple[Floats, Floats, Floats]:
         """Take in outputs that lie in one block; return likelihoods, the experts' posteriors, and their weights."""
@@ -260,11 +262,11 @@ class TemporalPrior(nn.Module):
 
     def _forward(self, logits: Tensor) -> Tensor:
         rows = logits.detach().double().cpu().numpy()
-        usable = np.isfinite(rows.max(axis=1, initial=-np.inf))
+        usable: NDArray[np.bool_] = np.asarray(np.isfinite(rows.max(axis=1, initial=-np.inf)))
         if self._filter is None or self._filter.base.shape[1:] != rows.shape[1:]:
             self._filter = _Filter.begin(rows.shape[1])
         found = self._correct(self._filter, rows[usable])
-        corrected = np.isfinite(found[:, 0])
+        corrected: NDArray[np.bool_] = np.asarray(np.isfinite(found[:, 0]))
         self._filter.corrected += int(corrected.sum())
         self._filter.relabelled += int((found.argmax(1) != rows[usable].argmax(1))[corrected].sum())
         if not corrected.any():
@@ -344,10 +346,10 @@ class TemporalPrior(nn.Module):
 
 def _loaded(state: dict[str, Any]) -> _Filter:
     """Make a filter of its saved values; refuse those that have other shapes or are not finite."""
-    values = {name: v.cpu().numpy().copy() if isinstance(v, Tensor) else v for name, v in state.items()}
-    fresh = vars(_Filter.begin((*np.shape(values.get("base")), 1)[1]))
+    values: dict[str, Any] = {k: v.cpu().numpy().copy() if isinstance(v, Tensor) else v for k, v in state.items()}
+    fresh = vars(_Filter.begin((*np.shape(values.get("base", 0)), 1)[1]))
     for name, like in fresh.items():
-        shape, own = np.shape(values.get(name)), np.shape(like)
+        shape, own = np.shape(values.get(name, 0)), np.shape(like)
         if shape[-1:] != own[-1:] or len(shape) != len(own) or not np.isfinite(values[name]).all():
             raise BadState(f"{name} of the label prior must be finite, of shape {own}, found shape {shape}")
     return _Filter(**values)
