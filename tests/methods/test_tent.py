@@ -5,7 +5,7 @@ import torch
 from tests.methods.roid_by_hand import HandUnMix
 from torch import Tensor, nn
 
-from resitta import adapt
+from resitta import adapt, check_method, create
 
 Twin = Callable[[nn.Module], nn.Module]
 Affine = Callable[[nn.Module], list[nn.Parameter]]
@@ -58,3 +58,7 @@ def test_steps_on_unmixed_statistics_by_hand(precise: nn.Module, stream: Callabl
         adam.zero_grad()
         torch.autograd.backward((-(p * p.log()).sum(1)).mean())
         adam.step()
+
+
+def test_unmixed_statistics_conform() -> None:
+    check_method(create("tent", norm="unmix"))
