@@ -22,7 +22,7 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from resitta.bench.api import by_method
+from resitta.bench.api import ALL, by_method, named
 from resitta.bench.experiments import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.paper import PAPER
 from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
@@ -30,7 +30,7 @@ from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
 from resitta.bench.source_data import SourceData
 from resitta.data.datasets import ImageSet
-from resitta.method import create, list_methods
+from resitta.method import create
 from resitta.models import create as create_model
 from resitta.report.formats import as_text
 from resitta.report.table import error_table
@@ -86,7 +86,7 @@ def main() -> None:
     for job, record in run_all(args, wanted_jobs(args)):
         runs.append(record)
         print(f"{job.title}: {record.average:.2f} %, {record.images_per_second:,.0f} images/s", flush=True)
-    order = [*METHODS, *list_methods()]
+    order = named([ALL])
     runs.sort(key=lambda record: (order.index(record.method), str(record.settings), record.seed))
     comparable = testbed.model == task.model and not args.corruptions and not args.order
     print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if comparable else None)))

@@ -84,6 +84,21 @@ def test_corrupted_sets_have_no_clean_images(model: nn.Module, images: Arrays, t
     assert records[0].settings["source"].startswith("<statistics of 60 source images for centred, ")
 
 
+def test_images_that_can_be_read_once_serve_all_seeds(model: nn.Module, images: Arrays, tmp_path: Path) -> None:
+    load_file(tmp_path / "own.py")
+    method = resitta.create("centred", source=iter([torch.rand(9, 3, 10, 10)]))
+    records = resitta.bench.run(model, images, [method], corruptions=["fog"], seeds=[1, 2])
+    assert len({run.settings["source"] for run in records}) == 1
+
+
+def test_statistics_are_not_kept_where_code_cannot_be_compared(
+    model: nn.Module, images: Arrays, tmp_path: Path, centred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resitta.bench.runner.method_source", lambda _: None)
+    resitta.bench.run(model, images, [centred], corruptions=["fog"], out=tmp_path / "out")
+    assert not (tmp_path / "out" / "source").exists()
+
+
 def test_the_number_of_images_is_checked(model: nn.Module, images: Arrays) -> None:
     with pytest.raises(BadSetting, match="source_images must be a whole number from 1 on, found 0"):
         resitta.bench.run(model, images, source_images=0)

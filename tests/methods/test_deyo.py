@@ -34,9 +34,9 @@ class Literal:
         p, entropies, terms = logits.softmax(1), entropies_of(logits), []
         for place, row in enumerate(some):
             label = int(p[row].argmax())
-            lost = float(p[row, label] - destroyed[place, label])
+            lost = (p[row, label] - destroyed[place, label]).item()
             if lost > self.plpd:
-                weight = math.exp(0.4 * math.log(5) - float(entropies[row])) + math.exp(lost)
+                weight = math.exp(0.4 * math.log(5) - entropies[row].item()) + math.exp(lost)
                 terms.append(weight * entropies[row])
         self.counts[-1] = len(terms)
         if terms:

@@ -35,7 +35,7 @@ def test_steps_of_eata_by_hand(kind: str) -> None:
     found = adapter.method.source  # type: ignore[attr-defined]
     assert isinstance(found, SourceStatistics)
     torch.testing.assert_close(list(found.tensors.values()), fisher, rtol=1e-9, atol=1e-12)
-    assert max(float((a - b).abs().max()) for a, b in zip(literal.trained, free.trained, strict=True)) > 1e-4
+    assert max((a - b).abs().max().item() for a, b in zip(literal.trained, free.trained, strict=True)) > 1e-4
 
 
 def test_without_images_eta_is_recommended() -> None:

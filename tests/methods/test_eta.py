@@ -1,3 +1,5 @@
+import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,7 +7,8 @@ import torch
 from tests.methods.entropy_methods import LiteralETA, batches, network
 from torch import Tensor
 
-from resitta import adapt
+from resitta import adapt, load
+from resitta.errors import NotExportable
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -40,3 +43,29 @@ def test_single_images_are_learned_from(kind: str) -> None:
     for images in batches(24, size=1):
         torch.testing.assert_close(adapter(images), literal.step(images), rtol=1e-9, atol=1e-9)
     assert set(literal.kept) == {0, 1}
+
+
+@pytest.mark.parametrize("method", ["eta", "rdumb", "sar", "deyo"])
+def test_networks_without_batch_statistics_can_be_exported(method: str) -> None:
+    adapter = adapt(network("group"), method, lr=0.01)
+    images = next(batches())
+    adapter(images)
+    with adapter.paused():
+        torch.testing.assert_close(adapter.export()(images), adapter(images))
+    with pytest.raises(NotExportable):
+        adapt(network("batch"), method).export()
+
+
+@pytest.mark.parametrize("method", ["eta", "eata", "rdumb", "sar", "deyo"])
+def test_a_stream_goes_on_after_it_was_saved_and_loaded(method: str, tmp_path: Path) -> None:
+    source: dict[str, Any] = {"source": list(batches(32))} if method == "eata" else {}
+    adapter = adapt(network("batch"), method, lr=0.01, **source)
+    for images in batches(96):
+        adapter(images)
+    adapter.save(tmp_path / "state")
+    other = load(network("batch"), tmp_path / "state")
+    for images in batches(64):
+        assert torch.equal(adapter(images), other(images))
+    for twin in (copy.deepcopy(adapter), adapter):
+        twin.reset()
+        assert torch.equal(twin(images), adapt(network("batch"), method, lr=0.01, **source)(images))

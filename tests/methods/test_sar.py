@@ -31,7 +31,7 @@ class Literal:
             return [torch.zeros_like(parameter) for parameter in self.trained], None
         loss = sum(entropies_of(logits)[row] for row in rows) / len(rows)
         assert isinstance(loss, Tensor)
-        return list(torch.autograd.grad(loss, self.trained, retain_graph=True)), float(loss)
+        return list(torch.autograd.grad(loss, self.trained, retain_graph=True)), loss.item()
 
     def step(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model(images)

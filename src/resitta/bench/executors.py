@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,7 +76,8 @@ def run_jobs(
     bench = spec.open(make_bar("opening the data"))
     if bench.warning:
         warnings.warn(bench.warning, DoubtfulRuns, stacklevel=3)
-    jobs = list(dict.fromkeys(bench.with_source(job, make_bar) for job in jobs))
+    complete = functools.cache(lambda method: bench.with_source(method, make_bar))  # once for all seeds
+    jobs = list(dict.fromkeys(replace(job, method=complete(job.method)) for job in jobs))
     kept = tuple(not rerun and bench.finished(job) for job in jobs)
     missing = [job for job, old in zip(jobs, kept, strict=True) if not old]
     runs = {job: bench.record(job) for job, old in zip(jobs, kept, strict=True) if old}

@@ -87,16 +87,17 @@ class Bench:
     source: SourceData | None = None
     """Where methods that need source data get it."""
 
-    def with_source(self, job: Job, bar: Callable[[str], Progress] | None = None) -> Job:
-        """Return a job whose method has the statistics of source data that it needs; they are computed now or kept."""
-        if self.source is None or not takes_source(job.method):
-            return job
-        about = {**settings_of(job.method), **self.about, "method": job.method_source}
-        progress = bar(f"source data of {job.method.name}") if bar else None
-        method = self.source.complete(
-            job.method, self.model, [about, weights_digest(self.model)], identity_digest, progress
-        )
-        return replace(job, method=method)
+    def with_source(self, method: Method, bar: Callable[[str], Progress] | None = None) -> Method:
+        """Return a method with the statistics of source data that it needs; they are computed now, or kept."""
+        if self.source is None or not takes_source(method) or isinstance(vars(method)["source"], SourceStatistics):
+            return method
+        progress = bar(f"source data of {method.name}") if bar else lambda _done, _total: None
+        code = method_source(type(method)), self.about.get("model_source", "")
+        known = [method.name, settings_of(method), self.about, code, weights_digest(self.model)]
+        digest = None if None in code else partial(_digest_with, known)
+        complete = self.source.complete(method, self.model, digest, progress)
+        progress(1, 1)
+        return complete
 
     def path(self, job: Job) -> Path:
         """The file of a job's record; its name holds a digest of all that defines the run."""
@@ -129,7 +130,7 @@ class Bench:
 
     def record(self, job: Job, progress: Progress | None = None, *, rerun: bool = False) -> RunRecord:
         """Return the record of a job: from its file if it is finished, else by running it."""
-        job = self.with_source(job)
+        job = replace(job, method=self.with_source(job.method))
         path = self.path(job)
         if rerun or not self._comparable(job) or not path.exists():
             adapter = Adapter(self.model, job.method, seed=job.seed, **self.options)
@@ -162,6 +163,10 @@ class Bench:
 def identity_digest(identity: Any, length: int = 12) -> str:
     """A short digest of everything that defines a run, or of any part of it."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:length]
+
+
+def _digest_with(known: Any, more: Any) -> str:
+    return identity_digest([known, more])
 
 
 def weights_digest(model: nn.Module) -> str:

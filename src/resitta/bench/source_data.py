@@ -15,7 +15,7 @@ from resitta.data.corrupted import fingerprint
 from resitta.data.datasets import ImageSet, holds_corruptions, open_images
 from resitta.data.source_batches import SourceBatches
 from resitta.errors import BadSetting
-from resitta.method import Method, create, takes_source
+from resitta.method import Method, create
 from resitta.training.network import Network
 from resitta.training.source_statistics import SourceStatistics
 
@@ -23,7 +23,7 @@ STATISTICS = ".safetensors"
 """How the name of a file with statistics ends; any other path leads to images."""
 OWN = "clean images of the bench"
 Key = Callable[[Any], str]
-"""From all that defines something to a digest."""
+"""From what is known to a digest of it and of all else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,21 +42,28 @@ class SourceData:
     options: dict[str, Any] = field(default_factory=dict)
     """How images on disk are opened."""
 
-    def complete(self, method: Method, model: nn.Module, about: Any, key: Key, progress: Progress | None) -> Method:
-        """Return a method with the statistics it needs. `about` is what else defines them, digested by `key`."""
-        if not takes_source(method):
-            return method
+    def complete(self, method: Method, model: nn.Module, key: Key | None, progress: Progress | None) -> Method:
+        """Return a method that takes source data with its statistics.
+
+        `key` digests what is known here with all else that defines them; without it they are not kept, since the code
+        of the method or of the model cannot be compared.
+        """
         source = vars(method)["source"] or self._file(method)
         if source is not None:
             network = Network(model)
             return with_statistics(create(method, source=source), network, Fingerprint(network.model), progress)
-        images, origin = self._images(method)
-        place = self.cache / f"{method.name}-{key([about, fingerprint(images), self.count, self.size])}{STATISTICS}"
+        if key is None:
+            return create(method, source=self._computed(method, model, progress))
+        digest = key([fingerprint(self._images(method)[0]), self.count, self.size])
+        place = self.cache / f"{method.name}-{digest}{STATISTICS}"
         if not place.exists():
-            batches = SourceBatches(images, self.count, size=self.size)
-            found = prepare(model, batches, method, progress=progress)
-            write_statistics(place, dataclasses.replace(found, origin=origin))
+            write_statistics(place, self._computed(method, model, progress))
         return create(method, source=read_statistics(place))
+
+    def _computed(self, method: Method, model: nn.Module, progress: Progress | None) -> SourceStatistics:
+        images, origin = self._images(method)
+        found = prepare(model, SourceBatches(images, self.count, size=self.size), method, progress=progress)
+        return dataclasses.replace(found, origin=origin)
 
     def _file(self, method: Method) -> SourceStatistics | None:
         """The statistics that were given in a file, if they are for this method."""
