@@ -11,6 +11,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 from resitta import Method, create, list_methods
+from resitta.method import takes_source
 from resitta.methods.describe import describe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,7 +73,7 @@ def method_page(method: type[Method]) -> str:
         f"# {method.title or method.name}\n\n{about['summary']}",
         f"Needs {about['needs']}. Class `resitta.methods.{method.__name__}`, source "
         f"`src/{method.__module__.replace('.', '/')}.py`.",
-        f'```python\nadapter = resitta.adapt(model, "{method.name}")\n```',
+        f'```python\nadapter = resitta.adapt(model, "{method.name}"{", source=loader" * takes_source(method)})\n```',
         f"## How it works\n\n{file.read_text('utf-8').strip()}",
         f"## Settings\n\n{settings(about)}" + (f"\n\n{rest}" if rest else ""),
         f"## Presets\n\n{presets(about)}",

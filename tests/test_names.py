@@ -9,4 +9,4 @@ def test_every_corruption_has_its_function() -> None:
 
 
 def test_every_method_of_the_tables_is_registered() -> None:
-    assert sorted(names.METHODS) == list_methods()
+    assert set(names.METHODS) <= set(list_methods())

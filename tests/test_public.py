@@ -55,7 +55,7 @@ def test_the_built_in_methods_are_known_whatever_is_asked_first(first: str) -> N
         f"import resitta, contextlib\n"
         f"with contextlib.suppress(resitta.errors.BadSetting):\n    {first}\n"
         "assert resitta.methods.Tent is type(resitta.create('tent')), resitta.create('tent')\n"
-        "assert len(resitta.list_methods()) == 9"
+        "assert {'tent', 'resitta'} <= set(resitta.list_methods())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ from resitta.runtime.pausing import Pause, Pauses
 from resitta.runtime.rollback import Rollback
 from resitta.training.entropy import tally
 from resitta.training.network import Network, Normalized, Output, Precision
-from resitta.training.sharing import match_bn_precision, once_per_tensor
+from resitta.training.sharing import match_norm_precision, once_per_tensor
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -372,7 +372,7 @@ class Adapter(nn.Module):
             reason = "does more than BatchNorm with fixed statistics can express"
             raise NotExportable(f"{self.method.name} {reason}; keep calling the adapter, with adapter.paused()")
         with torch.inference_mode(False):
-            return match_bn_precision(network.export(), self.source.model)
+            return match_norm_precision(network.export(), self.source.model)
 
     @synchronized
     def save(self, path: str | os.PathLike[str]) -> None:

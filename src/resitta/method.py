@@ -27,10 +27,11 @@ from resitta._deprecated import rename, rename_methods, rename_settings
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.errors import BadSetting, UnknownName, near
 from resitta.memory.memory import Memory
+from resitta.norm.float32_layers import sparing_layers
 from resitta.settings import check_settings
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Optimizer
-from resitta.training.sharing import raise_bn_precision
+from resitta.training.sharing import raise_norm_precision
 from resitta.training.source_statistics import as_source
 
 T = TypeVar("T")
@@ -113,9 +114,9 @@ class Learner(nn.Module, ABC):
         return next((module for module in self.modules() if isinstance(module, Memory)), None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move or convert; BatchNorm stays in float32 at least, and moments of optimizers follow their parameters."""
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        raise_bn_precision(self)
+        """Move or convert; norm layers stay in float32 at least, and moments of optimizers follow their parameters."""
+        super()._apply(sparing_layers(self, fn), recurse)  # type: ignore[no-untyped-call]
+        raise_norm_precision(self)
         for module in self.modules():
             if isinstance(module, Optimizer):
                 module.match_precision()

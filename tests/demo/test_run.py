@@ -43,6 +43,11 @@ def test_a_fast_demo_says_that_its_errors_are_not_those_of_the_readme(
     assert "not those of the README" not in capsys.readouterr().out
 
 
+def test_methods_that_need_source_data_get_the_digits_of_the_training(quick: Path) -> None:
+    run.run_demo(quick, samples=20, methods=["eata"])
+    assert load(quick / "eata.json").settings["source"].startswith("<statistics of 1000 source images for eata, ")
+
+
 def test_the_stream_is_correlated_and_fresh() -> None:
     stream = run.corrupted_stream(digits.load_digits(), 900, 1, lambda done, total: None)
     assert len(stream) == 15 * 900

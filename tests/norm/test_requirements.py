@@ -47,8 +47,8 @@ def sentence(method: str, others: str, *, model: str = "Sequential") -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", ["cotta", "lame", "pl", "source", "tent"])
 def test_models_without_batchnorm_are_taken(kind: str, method: str) -> None:
-    options = {"views": 2} if method == "cotta" else {}
-    adapter = resitta.adapt(network(KINDS[kind]).eval(), method, **options)
+    chosen = resitta.methods.CoTTA(views=2) if method == "cotta" else method
+    adapter = resitta.adapt(network(KINDS[kind]).eval(), chosen)
     before = {name: p.detach().clone() for name, p in adapter.named_parameters()}
     for _ in range(2):
         assert adapter(torch.rand(8, 3, 8, 8)).isfinite().all()

@@ -281,3 +281,17 @@ def test_a_guard_hears_of_losses_that_are_not_finite(kind: str) -> None:
     case.begin_step(adapter)
     case.optimizers[0].skipped.add_(1)
     assert math.isnan(case.signs(torch.zeros(8, 5), None).largest)
+
+
+@pytest.mark.parametrize("make", [lambda some: Adam(some, lr=0.1), lambda some: SGD(some, lr=0.1, momentum=0.9)])
+def test_a_step_that_is_not_wanted_is_left_out_and_not_counted(make: Callable[..., Optimizer]) -> None:
+    parameters, twins = weights(), weights()
+    optimizer, other = make(parameters), make(twins)
+    for wanted in (False, True, False, True):
+        optimizer.descend(loss(parameters), when=torch.tensor(wanted))
+        if wanted:
+            other.descend(loss(twins))
+    assert all(torch.equal(one, two) for one, two in zip(parameters, twins, strict=True))
+    torch.testing.assert_close(optimizer.get_extra_state(), other.get_extra_state(), rtol=0, atol=0)
+    optimizer.descend(loss(parameters) * torch.nan, when=torch.tensor(True))
+    assert optimizer.skipped.item() == 1

@@ -18,7 +18,7 @@ from resitta.data.datasets import ArrayImages
 from resitta.data.orders import dirichlet
 from resitta.data.streams import Stream, continual
 from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
-from resitta.method import create
+from resitta.method import create, takes_source
 from resitta.models.user_code import load_method
 from resitta.report.page import write_page
 from resitta.report.pictures import Strip, bank_items
@@ -57,6 +57,8 @@ def run_demo(
     digits = load_digits()
     network = source_network(digits, bar("training"), retrain=retrain)
     stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
+    clean = painted(digits.train, torch.Generator().manual_seed(0))
+    chosen = [create(method, source=clean) if takes_source(method) else method for method in chosen]
     adapters = [adapt(network, method, seed=seed) for method in chosen]
     runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
     task = {"severity": SEVERITY, "order": "ptta", "per_domain": samples, "batch_size": 64}

@@ -52,7 +52,7 @@ class CoTTA(Method):
 
 
 class CoTTALearner(Learner):
-    """A student, a teacher that follows it, and the source as an anchor; all with BatchNorm on batch statistics, if any."""
+    """A student, a teacher that follows it, and the source as an anchor; BatchNorm is on batch statistics."""
 
     def __init__(self, method: CoTTA, network: Network, generator: torch.Generator) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from resitta.method import Learner, Method, Needs, graphed, register
-from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
 from resitta.settings import setting
 from resitta.training.come import Loss
 from resitta.training.entropy_filter import EntropyFilter
@@ -63,6 +63,10 @@ class ETALearner(Learner):
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits; BatchNorm layers take the batch's own statistics."""
         return self.network.predict(images)
+
+    def exportable_network(self) -> Network | None:
+        """The network, unless its predictions depend on the statistics of a batch."""
+        return None if bn_layers(self.network.model) else self.network
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then learn from what is reliable and new."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from resitta.method import Learner, Method, Needs, graphed, register
-from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
 from resitta.settings import setting
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
@@ -73,6 +73,10 @@ class PseudoLabelLearner(Learner):
         logits = self.learn(images).clone()
         self.updates += 1
         return logits
+
+    def exportable_network(self) -> Network | None:
+        """The network, unless its predictions depend on the statistics of a batch."""
+        return None if bn_layers(self.network.model) else self.network
 
     @graphed
     def learn(self, images: Tensor) -> Tensor:

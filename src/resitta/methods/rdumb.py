@@ -44,6 +44,10 @@ class RDumbLearner(Learner):
         """Return ETA's logits."""
         return self.eta.predict(images)
 
+    def exportable_network(self) -> Network | None:
+        """ETA's."""
+        return self.eta.exportable_network()
+
     def step(self, images: Tensor) -> Tensor:
         """Let ETA predict and learn; then, if it is time, forget all but the number of batches."""
         logits = self.eta.step(images)

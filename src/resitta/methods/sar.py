@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from resitta.method import Learner, Method, Needs, graphed, register
-from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
 from resitta.norm.early_layers import early_affine_names
 from resitta.settings import setting
 from resitta.training.come import LOSSES, Loss
@@ -78,6 +78,10 @@ class SARLearner(Learner):
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits; BatchNorm layers take the batch's own statistics."""
         return self.network.predict(images)
+
+    def exportable_network(self) -> Network | None:
+        """The network, unless its predictions depend on the statistics of a batch."""
+        return None if bn_layers(self.network.model) else self.network
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, then learn from what is reliable."""

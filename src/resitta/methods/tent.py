@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from resitta.method import Learner, Method, Needs, graphed, register
-from resitta.norm.bn_layers import BatchStatisticsBN
+from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
 from resitta.settings import setting
 from resitta.training.come import LOSSES, Loss
 from resitta.training.network import Network
@@ -51,6 +51,10 @@ class TentLearner(Learner):
         logits = self.learn(images).clone()
         self.updates += 1
         return logits
+
+    def exportable_network(self) -> Network | None:
+        """The network, unless its predictions depend on the statistics of a batch."""
+        return None if bn_layers(self.network.model) else self.network
 
     @graphed
     def learn(self, images: Tensor) -> Tensor:

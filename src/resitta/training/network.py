@@ -17,7 +17,7 @@ from resitta.inputs import layout_hint
 from resitta.norm.affine_layers import affine_tensors
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, replace_layers
 from resitta.training.classes import count_classes
-from resitta.training.sharing import all_parameters, borrowed, raise_bn_precision, share, unshare
+from resitta.training.sharing import all_parameters, borrowed, raise_norm_precision, share, unshare
 from resitta.training.strong_view import View
 
 Trained = Literal["none", "affine", "all"]
@@ -130,7 +130,7 @@ class Network(nn.Module):
         own = self.trained_names(train) if isinstance(train, str) else train
         twin = self.around(share(self.model, own=own, borrow_as_buffers=True))
         twin.channels_last = channels_last
-        raise_bn_precision(twin.model)
+        raise_norm_precision(twin.model)
         return twin.eval()
 
     def around(self, model: nn.Module) -> "Network":

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from resitta.errors import UnsuitableModel
+from resitta.norm.affine_layers import affine_layers
 from resitta.norm.bn_layers import HALF, bn_layers
+from resitta.norm.float32_layers import compute_as_given, compute_in_float32, learning_layers
 
 
 def share(model: nn.Module, *, own: Collection[str], borrow_as_buffers: bool = False) -> nn.Module:
@@ -96,18 +98,24 @@ def once_per_tensor(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
     return once
 
 
-def raise_bn_precision(model: nn.Module) -> None:
-    """Compute BatchNorm layers of half precision in float32: moving averages and Adam lose small steps otherwise."""
+def raise_norm_precision(model: nn.Module) -> None:
+    """Compute norm layers of half precision in float32: moving averages and Adam lose small steps otherwise.
+
+    These are all BatchNorm layers, and of the other kinds those with parameters of their own.
+    """
     for _, layer in bn_layers(model):
         if not HALF.isdisjoint(_precisions(layer)):
             layer.float()
+    for other in learning_layers(model):
+        if not HALF.isdisjoint(_precisions(other)):
+            compute_in_float32(other)
 
 
-def match_bn_precision(model: nn.Module, like: nn.Module) -> nn.Module:
-    """Give BatchNorm layers the precision that they have in another model of the same architecture."""
-    for name, layer in bn_layers(model):
+def match_norm_precision(model: nn.Module, like: nn.Module) -> nn.Module:
+    """Give norm layers the precision that they have in another model of the same architecture."""
+    for name, layer in (*bn_layers(model), *affine_layers(model)):
         layer.to(next(_precisions(like.get_submodule(name)), None))
-    return model
+    return compute_as_given(model)
 
 
 def _precisions(module: nn.Module) -> Iterator[torch.dtype]:
