@@ -109,9 +109,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="how many runs share the device (default: 1)")
     parser.add_argument("--out", type=Path, default=None, help="default: runs/BED")
+    parser.add_argument("--cache", type=Path, default=None, help="folder of corrupted images (default: that of --out)")
     args = parser.parse_args()
     args.methods = METHODS if args.methods == ["all"] else args.methods
     args.out = args.out or Path("runs") / args.bed
+    args.cache = args.cache or args.out
     return args
 
 
@@ -166,7 +168,7 @@ def open_bench(args: argparse.Namespace) -> Bench:
         options={} if args.precision == "exact" else {"precision": args.precision},
         circumstances={"processes_on_the_device": args.workers},
         source=SourceData(
-            data=args.beds / TESTBEDS[args.bed].images, cache=args.out / "source", size=protocol_of(args).batch_size
+            data=args.beds / TESTBEDS[args.bed].images, cache=args.cache / "source", size=protocol_of(args).batch_size
         ),
     )
 
@@ -174,7 +176,7 @@ def open_bench(args: argparse.Namespace) -> Bench:
 def open_sets(args: argparse.Namespace, protocol: Protocol) -> dict[Domain, ImageSet]:
     """Open the corrupted images of a protocol, or make them."""
     images = args.beds / TESTBEDS[args.bed].images
-    return open_domains(protocol, images, cache=args.out / "corrupted", device=args.device)
+    return open_domains(protocol, images, cache=args.cache / "corrupted", device=args.device)
 
 
 opened: list[Bench] = []
