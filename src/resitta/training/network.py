@@ -16,6 +16,7 @@ from resitta.errors import BadImages, BadOutput, BadSetting, GroupFailure, Resit
 from resitta.inputs import layout_hint
 from resitta.norm.affine_layers import affine_tensors
 from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, replace_layers
+from resitta.norm.contiguous_group_norm import ContiguousGroupNorm
 from resitta.training.classes import count_classes
 from resitta.training.sharing import all_parameters, borrowed, raise_norm_precision, share, unshare
 from resitta.training.strong_view import View
@@ -75,6 +76,7 @@ class Network(nn.Module):
         self.output = output
         self.precision = precision
         self.channels_last = False
+        self._trains_group_norm = False
         self.replay = CudaGraphs()
         self.casts = Bf16Weights()
         self.answers = Answers()
@@ -130,6 +132,7 @@ class Network(nn.Module):
         own = self.trained_names(train) if isinstance(train, str) else train
         twin = self.around(share(self.model, own=own, borrow_as_buffers=True))
         twin.channels_last = channels_last
+        twin._trains_group_norm = bool(own) and any(isinstance(module, nn.GroupNorm) for module in twin.model.modules())
         raise_norm_precision(twin.model)
         return twin.eval()
 
@@ -166,7 +169,8 @@ class Network(nn.Module):
             place, torch.bfloat16, enabled=fast, cache_enabled=False
         )  # overrides the caller's autocast
         try:
-            with autocast, self._bf16_weights() if fast and place in CASTS_ON else nullcontext():
+            safe = ContiguousGroupNorm() if self._trains_group_norm and place == "cpu" else nullcontext()
+            with autocast, safe, self._bf16_weights() if fast and place in CASTS_ON else nullcontext():
                 answer = self.model(images.clone(memory_format=layout))  # a model may normalise in place
         except REFUSALS as error:
             if isinstance(error, ResittaError) or not self.answers.blames_images(error, images.shape):
