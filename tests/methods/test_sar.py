@@ -102,7 +102,7 @@ def test_where_nothing_is_reliable_the_momentum_moves_on() -> None:
 
 
 def test_a_first_batch_without_reliable_samples_changes_nothing() -> None:
-    adapter = adapt(network("batch"), "sar", margin=1e-6)
+    adapter = adapt(network("batch"), "sar", margin=1e-6, reset_below=0.0)
     first = [parameter.detach().clone() for parameter in adapter.parameters()]
     adapter(next(batches()))
     assert all(torch.equal(one, other) for one, other in zip(first, adapter.parameters(), strict=True))
