@@ -60,12 +60,12 @@ class Case(NamedTuple):
     "testbed",
     [
         Case("cifar10-wrn16x1", "cifar10-test", "wrn16x1", 500, (6.0, 14.0), {}),
-        Case("cifar10-wrn16x4", "cifar10-test", "wrn16x4", 200, (3.0, 14.0), {}),
+        Case("cifar10-wrn16x4", "cifar10-test", "wrn16x4", 100, (2.0, 16.0), {}),
         Case("cifar10-wrn28x10", "cifar10-test", "wrn28x10", 20, (0.0, 20.0), {}),
-        Case("cifar10-resnet26gn", "cifar10-test", "resnet26gn", 200, (4.0, 16.0), {}),
-        Case("cifar10-vit", "cifar10-test", "vit_cifar", 200, (8.0, 23.0), {}),
-        Case("cifar100-resnext29", "cifar100-test", "resnext29", 100, (12.0, 36.0), {}),
-        Case("imagenet-resnet50", "imagenet-val-2k", "resnet50", 40, (8.0, 45.0), RESNET50),
+        Case("cifar10-resnet26gn", "cifar10-test", "resnet26gn", 100, (3.0, 18.0), {}),
+        Case("cifar10-vit", "cifar10-test", "vit_cifar", 100, (6.0, 26.0), {}),
+        Case("cifar100-resnext29", "cifar100-test", "resnext29", 40, (5.0, 45.0), {}),
+        Case("imagenet-resnet50", "imagenet-val-2k", "resnet50", 20, (0.0, 50.0), RESNET50),
     ],
     ids=lambda testbed: testbed.weights,
 )

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from resitta.memory.memory import Memory, Storage, random_choice
 
-Slots = Labels = Ages = NDArray[np.int64]
+Slots = NDArray[np.int64]
+Labels = NDArray[np.int64]
+Ages = NDArray[np.int64]
 Entropies = NDArray[np.float64]
 
 
