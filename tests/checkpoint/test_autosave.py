@@ -216,6 +216,7 @@ def test_the_folder_is_free_when_the_adapter_is_gone(model: nn.Module, images: I
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.usefixtures("one_thread")  # a forked process cannot use its parent's OpenMP threads
 def test_a_fork_does_not_save_and_does_not_hold_the_folder(model: nn.Module, images: Images, tmp_path: Path) -> None:
     adapter, autosave = resitta.adapt(model, "tent"), Autosave(tmp_path, updates=1)
     adapter.add_callback(autosave)
