@@ -3,7 +3,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 import resitta
 from resitta.conformance import CHECKS, spread_images, spread_network, tiny_network
-from resitta.errors import BadSetting, NonConformant
+from resitta.conformance.subject import Norm
+from resitta.errors import BadSetting, NonConformant, UnsuitableModel
 from resitta.method import Learner, Method, get_method, list_methods
 from resitta.methods.tent import TentLearner
+from resitta.norm.requirements import lack
 from resitta.training.network import Network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rdumb.py"
@@ -30,6 +32,28 @@ VARIANTS = [
 def test_every_registered_method_conforms_with_its_presets(name: str, preset: str) -> None:
     method = resitta.create(name, preset=preset, **QUICK.get(name, {}))
     assert resitta.check_method(method) == tuple(check.__name__ for check in CHECKS)
+
+
+@pytest.mark.parametrize("network", get_args(Norm))
+@pytest.mark.parametrize("name", list_methods())
+def test_every_registered_method_conforms_on_every_network_it_accepts(name: str, network: Norm) -> None:
+    method = resitta.create(name, **QUICK.get(name, {}))
+    if lack(spread_network(norm=network), method.needs) is None:
+        if network != "batch_norm":  # checked above, with the presets
+            assert resitta.check_method(method, network=network) == tuple(check.__name__ for check in CHECKS)
+        return
+    with pytest.raises(UnsuitableModel) as refused:
+        resitta.check_method(method, network=network)
+    reason, _, choice = str(refused.value).partition("; use method=")
+    assert reason == f"{name} needs BatchNorm layers, and Sequential has none"
+    able = [n for n in list_methods() if get_method(n).needs in ("nothing", "norm")]
+    assert [word.strip("',") for word in choice.split() if word.startswith("'")] == able
+    assert choice.endswith(", which work on this model")
+
+
+def test_an_unknown_network_is_refused() -> None:
+    with pytest.raises(BadSetting, match="network must be one of 'batch_norm', 'layer_norm', 'group_norm', found 'x'"):
+        resitta.check_method("tent", network="x")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

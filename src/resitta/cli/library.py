@@ -1,7 +1,7 @@
 """Commands about the library itself: demo, methods, check, models."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -81,6 +81,7 @@ def check(
     method: str,
     *,
     settings: Settings = (),
+    network: Literal["batch_norm", "layer_norm", "group_norm"] = "batch_norm",
     model: str | None = None,
     checkpoint: Path | None = None,
     data: Path | None = None,
@@ -97,9 +98,10 @@ def check(
         A registered name such as tent, or a file of your own that registers one: path/to/file.py:name.
     settings
         Settings of the method: lr=1e-2 threshold=0.9.
+    network
+        What the small network to check with normalises with. It is certain of some images and uncertain of others.
     model
-        The model to check with, as for bench: wrn16x1, timm:NAME, torchvision:NAME or path/to/file.py:function. By
-        default a small network that is certain of some images and uncertain of others.
+        A model to check with instead, as for bench: wrn16x1, timm:NAME, torchvision:NAME or path/to/file.py:function.
     checkpoint
         Weights for the model.
     data
@@ -115,7 +117,7 @@ def check(
     from resitta.models.user_code import load_method  # noqa: PLC0415
 
     chosen = create(load_method(method), **parse_pairs(settings, "--set"))
-    passed = check_method(chosen, device=device, **_model_and_images(model, checkpoint, data, size))
+    passed = check_method(chosen, network=network, device=device, **_model_and_images(model, checkpoint, data, size))
     for name in passed:
         console().print(f"[green]passed[/] {name.replace('_', ' ')}", highlight=False)
     console().print(f"{len(passed)} passed, 0 failed", highlight=False)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from resitta.adapter import Adapter
 from resitta.method import Method
 from resitta.training.entropy import entropy
+
+Norm = Literal["batch_norm", "layer_norm", "group_norm"]
+"""What the suite's networks normalise with."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,16 @@ def tiny_network(channels: int = 3, classes: int = 5) -> nn.Module:
 
 
 @torch.no_grad()
-def spread_network(channels: int = 3, classes: int = 5) -> nn.Module:
+def spread_network(channels: int = 3, classes: int = 5, norm: Norm = "batch_norm") -> nn.Module:
     """Like `tiny_network`, but certain of `spread_images` with a strong tint, and uncertain of those with a weak one.
 
     The logits are random combinations of the features' three principal components, so that they are small where the
-    features are near their mean.
+    features are near their mean. `norm`: the kind of the normalisation layers; "layer_norm" is a network of tokens.
     """
     images = spread_images(256, (channels, 16, 16), seed=1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = _untrained(channels, classes)
+        network = _untrained(channels, classes, norm)
         mixture = 2 * torch.randn(classes, 3)
     for layer in network.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -101,9 +104,40 @@ def spread_network(channels: int = 3, classes: int = 5) -> nn.Module:
     return network
 
 
-def _untrained(channels: int, classes: int) -> nn.Sequential:
+def _untrained(channels: int, classes: int, norm: Norm = "batch_norm") -> nn.Sequential:
+    if norm == "layer_norm":
+        return nn.Sequential(
+            *(nn.Conv2d(channels, 16, 4, stride=4), nn.Flatten(2), Transposed(), TokenBlock(16), TokenBlock(16)),
+            *(nn.LayerNorm(16), Transposed(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, classes)),
+        )
+    first, second = [nn.BatchNorm2d(n) if norm == "batch_norm" else nn.GroupNorm(n // 4, n) for n in (8, 16)]
     return nn.Sequential(
-        *(nn.Conv2d(channels, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()),
-        *(nn.Conv2d(8, 16, 3, stride=2, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(channels, 8, 3, bias=False), first, nn.ReLU()),
+        *(nn.Conv2d(8, 16, 3, stride=2, bias=False), second, nn.ReLU()),
         *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, classes)),
     )
+
+
+class TokenBlock(nn.Module):
+    """x + attention(norm1(x)), then + mlp(norm2(·)), on N×tokens×width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the tokens after the block."""
+        x = x + nn.functional.scaled_dot_product_attention(*self.qkv(self.norm1(x)).chunk(3, dim=2))
+        tokens: Tensor = x + self.mlp(self.norm2(x))
+        return tokens
+
+
+class Transposed(nn.Module):
+    """Swaps channels and positions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return N×positions×channels for N×channels×positions, and back."""
+        return x.transpose(1, 2)

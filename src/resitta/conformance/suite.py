@@ -1,13 +1,13 @@
 """Runs the suite."""
 
 import copy
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from resitta.conformance.promises import CHECKS
-from resitta.conformance.subject import Subject, spread_images, spread_network
+from resitta.conformance.subject import Norm, Subject, spread_images, spread_network
 from resitta.errors import BadSetting, NonConformant
 from resitta.method import Method, create, takes_source
 
@@ -15,6 +15,7 @@ from resitta.method import Method, create, takes_source
 def check_method(
     method: str | Method,
     *,
+    network: Norm = "batch_norm",
     model: nn.Module | None = None,
     images: Tensor | None = None,
     shape: tuple[int, int, int] = (3, 16, 16),
@@ -25,9 +26,10 @@ def check_method(
 
     Args:
         method: a registered name, or a method with its settings.
-        model: a classifier of your own to check with; by default a small convolutional one that is certain of some
-            images and uncertain of others, so that a method that selects samples has something to select.
-            A method that needs source data gets some of the images, unless its setting `source` holds others.
+        network: the kind of the small network to check with: "batch_norm", "layer_norm" (tokens) or "group_norm". It is
+            certain of some images and uncertain of others, so that a method that selects samples has some to select.
+        model: a classifier of your own to check with instead. A method that needs source data gets some of the
+            images, unless its setting `source` holds others.
         images: N×C×H×W in [0, 1] for your model, used again and again in this order; by default random ones.
         shape: channels, height and width of the random images.
         device: where to run.
@@ -36,11 +38,13 @@ def check_method(
     Raises:
         NonConformant: names the promise that was broken and how.
     """
+    if network not in get_args(Norm):
+        raise BadSetting(f"network must be one of {', '.join(map(repr, get_args(Norm)))}, found {network!r}")
     place = torch.device(device)
     pool = spread_images(400, shape) if images is None else _checked(images)
     chosen = _with_source(create(method), pool)
-    network = spread_network(pool.shape[1]) if model is None else copy.deepcopy(model)
-    subject = Subject(chosen, network.to(place).eval(), pool.to(place), place, options)
+    source = spread_network(pool.shape[1], norm=network) if model is None else copy.deepcopy(model)
+    subject = Subject(chosen, source.to(place).eval(), pool.to(place), place, options)
     for check in CHECKS:
         try:
             with torch.backends.cudnn.flags(deterministic=True, benchmark=False):

@@ -70,9 +70,7 @@ def learning_layers(model: nn.Module) -> list[nn.Module]:
 def sparing_layers(model: nn.Module, fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """A conversion that leaves the tensors of these layers in float32 where it would halve them."""
     places = [(tensor, layer) for layer in learning_layers(model) for tensor in (*layer.parameters(), *layer.buffers())]
-    owners = {
-        id(tensor): (tensor, layer) for tensor, layer in places
-    }  # the tensors stay alive, so that ids stay unique
+    owners = {id(tensor): (tensor, layer) for tensor, layer in places}  # alive, so that ids stay unique
 
     def convert(tensor: Tensor) -> Tensor:
         moved = fn(tensor)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from resitta.adapter import Adapter
-from resitta.norm.bn_layers import updating_statistics
+from resitta.norm.bn_layers import bn_layers, updating_statistics
 from resitta.norm.resibn import ResiBN
 from resitta.runtime.weight_handoff import learned
 from resitta.training.entropy import entropy
@@ -172,6 +172,8 @@ class Influences:
         """Measure one client if one is due after so many further updates; return it if `harmful` has changed."""
         self._updates += updates
         if self._updates < EVERY or self.adapter.learner.exportable_network() is None:
+            return None
+        if not bn_layers(self.adapter.source.model):  # images do harm through the statistics alone
             return None
         key = self._next()
         if key is None:
