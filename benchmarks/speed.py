@@ -28,9 +28,11 @@ from plain import PlainResiTTA
 from torch import Tensor, nn
 
 from resitta import Adapter, adapt
+from resitta.bench.api import ALL, named
 from resitta.bench.record import environment
 from resitta.data.corruptions import CORRUPTIONS, corrupt
 from resitta.data.datasets import open_images
+from resitta.method import get_method, takes_source
 
 Call = Callable[[Tensor], Any]
 BATCH = 64
@@ -40,8 +42,13 @@ MODES: dict[str, dict[str, Any]] = {
     "resitta, micro-batches of 8": {"micro_batch": 8},
     "resitta, bank as bytes on the host": {"bank_device": "cpu", "bank_bytes": True},
     "resitta, without CUDA graphs": {"cuda_graphs": False},
+    "resitta, label prior": {"label_prior": "temporal"},
+    "source, label prior": {"method": "source", "label_prior": "temporal"},
+    "rotta, bf16": {"method": "rotta", "precision": "bf16"},
+    "tribe, bf16": {"method": "tribe", "precision": "bf16"},
+    "roid, bf16": {"method": "roid", "precision": "bf16"},
 }
-METHODS = ("source", "bn", "pl", "tent", "lame", "note", "rotta")
+METHODS = tuple(str(name) for name in named([ALL]) if name not in ("cotta", "resitta"))
 
 
 def main() -> None:
@@ -66,6 +73,8 @@ def main() -> None:
     }
     print(f"{args.bed}, batches of {BATCH}, {record['environment']['device']}", flush=True)
     for part, measure in parts.items():
+        if args.only and part not in args.only:
+            continue
         record[part] = measure()
         print_part(part, record[part])
         if args.out:
@@ -80,6 +89,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure each row in each round")
     parser.add_argument("--modes", nargs="*", default=[*MODES, *METHODS])
+    parser.add_argument("--only", nargs="+", default=[], help="parts to measure, such as rows (default: all)")
     parser.add_argument("--latency", action="store_true", help="also measure background mode")
     parser.add_argument("--out", type=Path, default=None, help="write a JSON record")
     return parser.parse_args()
@@ -105,7 +115,7 @@ def throughput(model: nn.Module, images: Images, args: argparse.Namespace) -> di
     """Images per second of every row, measured in turns so that all meet the same conditions."""
     calls: dict[str, Call] = {"plain inference": inference(model), "resitta, plain code": PlainResiTTA(model)}
     for name in args.modes:
-        calls[name] = adapt(model, **MODES.get(name, {"method": name}))
+        calls[name] = adapt(model, **options(name, images))
     for call in calls.values():
         for _ in range(4):  # the third call records CUDA graphs
             call(images.batch())
@@ -121,6 +131,13 @@ def throughput(model: nn.Module, images: Images, args: argparse.Namespace) -> di
         }
         for name, times in rounds.items()
     }
+
+
+def options(name: str, images: Images) -> dict[str, Any]:
+    """What `adapt` gets for a row: methods that need source data take the images at hand for it."""
+    chosen = MODES.get(name, {"method": name})
+    method = get_method(chosen.get("method", "resitta"))
+    return {**chosen, "source": torch.cat(images.batches)} if takes_source(method) else chosen
 
 
 def inference(model: nn.Module) -> Call:

@@ -99,6 +99,16 @@ def test_statistics_are_not_kept_where_code_cannot_be_compared(
     assert not (tmp_path / "out" / "source").exists()
 
 
+def test_all_methods_are_those_that_can_run_there(model: nn.Module, images: Arrays, tmp_path: Path) -> None:
+    load_file(tmp_path / "own.py")
+    np.save(tmp_path / "fog.npy", np.tile(images[0], (5, 1, 1, 1)))
+    np.save(tmp_path / "labels.npy", np.tile(images[1], 5))
+    records = resitta.bench.run(model, tmp_path, ["all"], corruptions=["fog"], per_domain=5)
+    found = {record.method for record in records}
+    assert "centred" not in found
+    assert {"source", "tent", "resitta"} <= found
+
+
 def test_the_number_of_images_is_checked(model: nn.Module, images: Arrays) -> None:
     with pytest.raises(BadSetting, match="source_images must be a whole number from 1 on, found 0"):
         resitta.bench.run(model, images, source_images=0)

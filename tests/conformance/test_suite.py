@@ -19,7 +19,10 @@ from resitta.norm.requirements import lack
 from resitta.training.network import Network
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_rdumb.py"
-QUICK: dict[str, dict[str, Any]] = {"cotta": {"views": 2}}
+QUICK: dict[str, dict[str, Any]] = {
+    "cotta": {"views": 2},
+    "deyo": {"plpd": 0.0, "destroy": "pixel"},  # a mean over tokens does not see patches change places
+}
 
 
 def variants(name: str) -> dict[Any, str]:

@@ -18,10 +18,10 @@ from resitta.bench.protocol import Course, OrderName, Protocol
 from resitta.bench.record import Records
 from resitta.bench.runner import BenchSpec, Job, device_of
 from resitta.data.corruptions import CORRUPTIONS
-from resitta.data.datasets import ArrayImages, ImageSet
+from resitta.data.datasets import ArrayImages, ImageSet, holds_corruptions
 from resitta.data.orders import WithinSlot
 from resitta.errors import BadData, BadSetting, UnknownName, near
-from resitta.method import Method, create, get_method, list_methods
+from resitta.method import Method, create, get_method, list_methods, takes_source
 from resitta.models.user_code import load_method
 from resitta.names import METHODS
 
@@ -68,7 +68,8 @@ def run(
         model: a `torch.nn.Module`, used as it is, or a name as on the command line: `wrn28x10`, `timm:NAME`,
             `torchvision:NAME`, `package.module:function`, `path/to/file.py:function`.
         images: a path as on the command line, an `ImageSet`, or arrays `(images, labels)`.
-        methods: names, `path/to/file.py:name`, "all", or instances such as `methods.ResiTTA(eta=0.05)`.
+        methods: names, `path/to/file.py:name`, "all" (that can run: where only corrupted images are, none that needs
+            source data), or instances such as `methods.ResiTTA(eta=0.05)`.
         seeds: one stream and one run per seed.
         preset, settings: of methods given by name: `{"lr": 1e-3, "resitta.eta": 0.05}`.
         corruptions, severity, order, delta, within_slot, course, visits, per_domain, batch_size, corruption_seed:
@@ -101,6 +102,8 @@ def run(
     protocol = Protocol(**{field.name: given[field.name] for field in fields(Protocol)})
     where = Executor(name=engine, workers=workers, address=address, threads=threads)
     chosen = choose(methods, preset=preset, settings=settings)
+    if ALL in methods and source is None and isinstance(images, str | Path) and holds_corruptions(images):
+        chosen = [method for method in chosen if method.name in methods or not _lacks_source(method)]
     kept_in = tempfile.TemporaryDirectory(prefix="resitta-bench-") if out is None else nullcontext(str(out))
     with kept_in as folder, _threads(threads):
         spec = BenchSpec(
@@ -205,6 +208,10 @@ def by_method(settings: Mapping[str, Any], methods: Sequence[str]) -> dict[str, 
         for name in takers:
             found[name][key] = value
     return found
+
+
+def _lacks_source(method: Method) -> bool:
+    return takes_source(method) and vars(method)["source"] is None
 
 
 def _checked(method: Method) -> Method:
