@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from resitta.methods.roid import (
     symmetric_cross_entropy,
 )
 from resitta.norm.unmix_bn import UnMixBN
-from resitta.training.strong_view import StrongView
+from resitta.training.strong_view import strong_view
 
 Stream = Callable[[int], Tensor]
 
@@ -110,9 +111,9 @@ def test_its_view_is_the_sharp_one(precise: nn.Module) -> None:
     adapter = adapt(precise, "roid", per_sample=True)
     assert isinstance(adapter.learner, ROIDLearner)
     view = adapter.learner.view
-    assert isinstance(view, StrongView)
-    assert view.sharp
-    assert view.per_sample
+    assert isinstance(view, partial)
+    assert view.func is strong_view
+    assert (view.keywords["sharp"], view.keywords["per_sample"]) == (True, True)
 
 
 def test_losses_by_hand() -> None:

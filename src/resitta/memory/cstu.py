@@ -40,8 +40,11 @@ class CSTU(Memory):
     def _worse_than(self, entropy: float, among: NDArray[np.bool_]) -> int | None:
         """Return the most dispensable of some samples, if it is more so than a newcomer of that entropy."""
         slots = np.flatnonzero(among)
-        ages, entropies = self.ages[slots], self.entropies[slots]
-        scores = cstu_score(ages, entropies, self.capacity, self.classes)
-        last = np.lexsort((-ages, self.labels[slots], scores))[-1]
-        newcomer = cstu_score(np.zeros(1, dtype=np.int64), np.array([entropy]), self.capacity, self.classes)
-        return int(slots[last]) if scores[last] > newcomer[0] else None
+        ages = self.ages[slots]
+        scores = cstu_score(ages, self.entropies[slots], self.capacity, self.classes)
+        highest = scores.max()
+        if highest <= 0.5 + entropy / math.log(self.classes):  # the newcomer's score
+            return None
+        ties = np.flatnonzero(scores == highest)
+        last = ties[np.lexsort((-ages[ties], self.labels[slots[ties]]))[-1]] if len(ties) > 1 else ties[0]
+        return int(slots[last])

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from resitta.method import Method
+from resitta.method import COMMON, Method
 from resitta.training.source_statistics import SourceStatistics
 
 NEEDS = {
@@ -31,13 +31,14 @@ def describe(method: type[Method]) -> dict[str, Any]:
     ('tent', 'normalisation layers of any kind', '> 0')
     """
     hints = get_type_hints(method)
+    fields = sorted(dataclasses.fields(method), key=lambda field: field.name in COMMON)  # its own settings first
     return {
         "name": method.name,
         "summary": (method.__doc__ or "").partition("\n")[0],
         "needs": NEEDS[method.needs],
         "paper": method.paper,
         "presets": {name: dict(values) for name, values in method.presets.items()},
-        "settings": [_setting(field, hints[field.name]) for field in dataclasses.fields(method)],
+        "settings": [_setting(field, hints[field.name]) for field in fields],
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from resitta.accel.varying_sizes import varying_sizes
 from resitta.method import Learner, Method, Needs, register
 from resitta.norm.bn_layers import BatchStatisticsBN, bn_layers
 from resitta.norm.early_layers import early_affine_names
@@ -104,7 +105,8 @@ class DeYOLearner(Learner):
     def confidence_lost(self, images: Tensor, logits: Tensor) -> Tensor:
         """PLPD of images with these logits."""
         destroyed = DESTRUCTIONS[self.method.destroy](images, self.generator)
-        return confidence_lost(logits, self.network(destroyed))
+        with varying_sizes():
+            return confidence_lost(logits, self.network(destroyed))
 
     def learn(self, entropies: Tensor, lost: Tensor, highest: float) -> None:
         """One step on the mean of w H with w = exp(E0 - H) + exp(PLPD)."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from resitta.errors import ResittaError
-from resitta.method import create, get_method, list_methods
+from resitta.method import create, get_method, list_methods, takes_source
 from resitta.names import Course, OrderName
 from resitta.norm.affine_layers import affine_layers
 from resitta.norm.bn_layers import BatchNorm, bn_layers
@@ -192,6 +192,8 @@ def why_unsuitable(name: str, network: Network) -> str | None:
     try:
         check_model(network.model, needs=method.needs, name=name, others={})
         with torch.inference_mode(False):
+            if takes_source(method):  # it works with source data, which is not at hand
+                return None
             create(name).start(network, torch.Generator().manual_seed(0))
     except ResittaError as error:
         return str(error)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resitta.accel.varying_sizes import varying_sizes
 from resitta.method import Learner, Method, Needs, register
 from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, chosen_norm
 from resitta.norm.unmix_bn import updating_components
@@ -19,7 +20,7 @@ from resitta.training.optimizer import SGD, Adam, Optimizer
 from resitta.training.prior_correction import PriorCorrection, prior_corrected
 from resitta.training.self_training import Anchor
 from resitta.training.sliding_window import SlidingWindow
-from resitta.training.strong_view import StrongView, View
+from resitta.training.strong_view import View, strong_view
 
 CLIP = 0.99
 """Probabilities above it have no gradient in the soft likelihood ratio."""
@@ -149,7 +150,9 @@ class ROIDLearner(Learner):
         self.optimizer = self._optimizer()
         self.ensemble = ensemble(self.network.parameters())
         self.window = SlidingWindow(method.window)
-        self.view = method.strong_view or StrongView(generator, per_sample=method.per_sample, sharp=True)
+        # Not a `StrongView`, which would record graphs for each number of images.
+        sharp_view = partial(strong_view, generator=generator, per_sample=method.per_sample, sharp=True)
+        self.view = method.strong_view or sharp_view
         precision = torch.promote_types(network.dtype, torch.float32)
         uniform = torch.full((network.classes,), 1 / network.classes, dtype=precision, device=network.device)
         self.register_buffer("mean_prediction", uniform)
@@ -190,9 +193,11 @@ class ROIDLearner(Learner):
             weights, kept = sample_weights(seen.detach(), self.mean_prediction, self.method.tau)
             self._follow(seen.detach())
             rows = kept.nonzero().squeeze(1)
-            views = self.network(self.network.augment(images[rows], self.view)).to(seen.dtype)
+            with varying_sizes():
+                views = self.network(self.network.augment(images[rows], self.view)).to(seen.dtype)
         losses = soft_likelihood_ratio(seen[rows]) + symmetric_cross_entropy(seen[rows], views)
-        self.optimizer.descend((weights[rows] * losses).sum() / self.method.batch_size)
+        with varying_sizes():
+            self.optimizer.descend((weights[rows] * losses).sum() / self.method.batch_size)
         self.ensemble(self.network.parameters())
         return logits.detach()
 

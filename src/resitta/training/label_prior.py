@@ -297,8 +297,8 @@ class TemporalPrior(nn.Module):
         if self.lookahead == "batch":
             posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods[:, :CHAINS])
         mixture = np.einsum("te,tek->tk", weights[:, :-1], posteriors) + weights[:, -1:] * outputs
-        speaks = weights[:, :-1].any(axis=1)
-        found: Floats = np.where(speaks[:, None], np.log(np.maximum(mixture, np.finfo(np.float32).tiny)), np.nan)
+        speaks: NDArray[np.bool_] = np.asarray(weights[:, :-1].any(axis=1, keepdims=True))
+        found: Floats = np.where(speaks, np.log(np.maximum(mixture, np.finfo(np.float32).tiny)), np.nan)
         return found
 
     @property
