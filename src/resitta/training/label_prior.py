@@ -41,8 +41,11 @@ TRUST = np.array([*STICKY, *(0.9 for _ in HALF_LIVES)])[:, None]
 RATE = np.array([*(1.0 for _ in STICKY), *(1 - 0.5 ** (1 / life) for life in HALF_LIVES)])[:, None]
 """How far a belief moves to the posterior of a sample."""
 
-TEMPERATURE = 2.0
-"""Networks are too certain of images from other domains, and over many samples evidence that is too certain adds up."""
+TEMPERATURES = (0.5, 1.0, 2.0)
+"""The network's logits are divided by one of these: by that at which the chains foretell the outputs best. Most networks
+are too certain of images from other domains, and over many samples evidence that is too certain adds up."""
+USUAL = TEMPERATURES.index(2.0)
+"""The temperature to begin with."""
 MEMORY = 0.98
 """By how much the log evidence that weights an expert fades with each sample."""
 BASE_SAMPLES = np.array([10.0, 100.0])
@@ -93,6 +96,21 @@ def smoothed(filtered: Floats, likelihoods: Floats) -> Floats:
     return result
 
 
+def mixed(outputs: Floats, posteriors: Floats, weights: Floats) -> Floats:
+    """The log of the weighted mean of the experts' posteriors and the plain outputs; NaN where no expert has a weight.
+
+    >>> weights = np.eye(1, EXPERTS + 1)  # the first expert's alone
+    >>> np.exp(mixed(np.array([[0.5, 0.5]]), np.tile([0.9, 0.1], (1, EXPERTS, 1)), weights)).round(2)
+    array([[0.9, 0.1]])
+    """
+    speaks: NDArray[np.bool_] = np.asarray(weights[:, :-1].any(axis=1, keepdims=True))
+    if not speaks.any():
+        return np.full_like(outputs, np.nan)
+    mixture = np.einsum("te,tek->tk", weights[:, :-1], posteriors) + weights[:, -1:] * outputs
+    result: Floats = np.where(speaks, np.log(np.maximum(mixture, np.finfo(np.float32).tiny)), np.nan)
+    return result
+
+
 def is_significant(means: Floats) -> NDArray[np.bool_]:
     """Whether the mean log evidence of each expert is clearly above zero: a row for each block, a column per expert.
 
@@ -100,14 +118,14 @@ def is_significant(means: Floats) -> NDArray[np.bool_]:
     array([ True, False])
     """
     if len(means) < LEAST_BLOCKS:
-        return np.zeros(means.shape[1], dtype=bool)
+        return np.zeros(means.shape[1:], dtype=bool)
     mean, error = means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))
     result: NDArray[np.bool_] = mean > np.maximum(STANDARD_ERRORS * error, LEAST_EVIDENCE)
     return result
 
 
 def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> Floats:
-    """By how much each expert foretells outputs better than null shares: T×E×K beliefs, T×K outputs, 2×K shares.
+    """By how much each expert foretells outputs better than null shares: …×E×K beliefs, …×K outputs, …×2×K shares.
 
     A network that begins to prefer a class, in fog say, looks like a class that has become frequent. So frequencies
     must also be better than the null shares with that of one class moved to its frequency, and the expert for long
@@ -117,83 +135,101 @@ def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> Floats:
     >>> log_evidence(beliefs, np.array([[0.9, 0.05, 0.05]]), null).round(2) + 0
     array([[0.47, 0.73, 0.78, 0.24, 0.  , 0.  ]])
     """
-    trust, frequencies = TRUST[:, 0], beliefs[:, CHAINS:]
-    ratios = p[:, None] / null
-    foretold = trust * np.einsum("tek,tek->te", beliefs, ratios[:, HORIZON]) + 1 - trust
-    over_long = trust[CHAINS:] * np.einsum("tek,tk->te", frequencies, ratios[:, 1]) + 1 - trust[CHAINS:]
-    foretold[:, LONG] /= (1 + over_long.sum(axis=1)) / (1 + len(HALF_LIVES))
-    moved = np.abs(frequencies - null[0]).argmax(axis=2)
-    own, general = np.take_along_axis(p, moved, axis=1), null[0][moved]
-    share = np.take_along_axis(frequencies, moved[..., None], axis=2)[..., 0]
+    trust, frequencies = TRUST[:, 0], beliefs[..., CHAINS:, :]
+    short, long = (p / null[..., horizon, :] for horizon in (0, 1))
+    found = np.einsum("...ek,...k->...e", beliefs, short)
+    found[..., LONG] = np.einsum("...k,...k->...", beliefs[..., LONG, :], long)
+    foretold = trust * found + 1 - trust
+    over_long = trust[CHAINS:] * np.einsum("...ek,...k->...e", frequencies, long) + 1 - trust[CHAINS:]
+    foretold[..., LONG] /= (1 + over_long.sum(axis=-1)) / (1 + len(HALF_LIVES))
+    shares = np.broadcast_to(null[..., :1, :], frequencies.shape)
+    moved = np.abs(frequencies - shares).argmax(axis=-1)[..., None]
+    own = np.take_along_axis(np.broadcast_to(p[..., None, :], frequencies.shape), moved, axis=-1)[..., 0]
+    general = np.take_along_axis(shares, moved, axis=-1)[..., 0]
+    share = np.take_along_axis(frequencies, moved, axis=-1)[..., 0]
     share = trust[CHAINS:] * share + (1 - trust[CHAINS:]) * general
-    foretold[:, CHAINS:] /= share * own / general + (1 - share) / (1 - general) * (1 - own)
+    foretold[..., CHAINS:] /= share * own / general + (1 - share) / (1 - general) * (1 - own)
     result: Floats = np.log(foretold)
     return result
 
 
 @dataclass
 class _Filter:
-    """What is remembered of the stream; a few numbers per class. The arithmetic is that of the module's docstring."""
+    """What is remembered of the stream: a few numbers per class, for each of the M temperatures.
+
+    The arithmetic is that of the module's docstring.
+    """
 
     beliefs: Floats
+    """M×E×K."""
     strength: Floats
-    """The fading log evidence of each expert."""
+    """The fading log evidence of each expert, M×E."""
     base: Floats
+    """The shares b(c) over each horizon, M×2×K, and how many samples are in them."""
     base_mass: Floats
     null: Floats
     null_mass: Floats
     blocks: Floats
+    """The mean log evidence in the latest blocks, …×M×E."""
     speaks: NDArray[np.bool_]
-    pending: Floats
-    """Sums over the block at hand, in rows: weighted outputs, outputs, and the log evidence of the experts."""
-    pending_mass: float = 0.0
+    weighted: Floats
+    """Sums over the block at hand: of the weights of samples, of weighted outputs, of outputs, of log evidence."""
+    weight: Floats
+    plain: Floats
+    logs: Floats
+    temperature: int = USUAL
     samples: int = 0
     corrected: int = 0
     relabelled: int = 0
 
     @classmethod
     def begin(cls, classes: int) -> "_Filter":
-        uniform = np.full(classes, 1 / classes)
+        uniform, m = np.full(classes, 1 / classes), len(TEMPERATURES)
         return cls(
-            beliefs=np.tile(uniform, (EXPERTS, 1)),
-            strength=np.zeros(EXPERTS),
-            base=np.tile(uniform, (2, 1)),
-            base_mass=np.full(2, 2.0 * classes),
-            null=np.tile(uniform, (2, 1)),
+            beliefs=np.tile(uniform, (m, EXPERTS, 1)),
+            strength=np.zeros((m, EXPERTS)),
+            base=np.tile(uniform, (m, 2, 1)),
+            base_mass=np.full((m, 2), 2.0 * classes),
+            null=np.tile(uniform, (m, 2, 1)),
             null_mass=np.zeros(2),
-            blocks=np.zeros((0, EXPERTS)),
-            speaks=np.zeros(EXPERTS, dtype=bool),
-            pending=np.zeros((3, max(classes, EXPERTS))),
+            blocks=np.zeros((0, m, EXPERTS)),
+            speaks=np.zeros((m, EXPERTS), dtype=bool),
+            weighted=np.zeros((m, classes)),
+            weight=np.zeros(m),
+            plain=np.zeros((m, classes)),
+            logs=np.zeros((m, EXPERTS)),
         )
 
     def copy(self) -> "_Filter":
         return _Filter(**copy.deepcopy(vars(self)))
 
     def take(self, p: Floats) -> tuple[Floats, Floats, Floats]:
-        """Take in outputs that lie in one block; return likelihoods, the experts' posteriors, and their weights."""
-        likelihoods = (p[:, None] / self.base)[:, HORIZON]
+        """Take in T×M×K outputs that lie in one block.
+
+        Return, at the present temperature, the likelihoods, the experts' posteriors, and their weights.
+        """
+        likelihoods = p[:, :, None] / self.base[:, HORIZON]
         before, posteriors, evidence = self._beliefs(likelihoods)
-        strength = DECAY[: len(p), : len(p)] @ np.log(evidence)
-        strength += MEMORY ** np.arange(1, len(p) + 1)[:, None] * self.strength
-        weights = self._weights(strength)
-        foretold = self._foretold(weights, strength, evidence)
+        strength = np.tensordot(DECAY[: len(p), : len(p)], np.log(evidence), axes=1)
+        strength += MEMORY ** np.arange(1, len(p) + 1)[:, None, None] * self.strength
+        weights, m = self._weights(strength), self.temperature
+        foretold = self._foretold(strength, evidence)
         self.strength = strength[-1]
         self._remember(p, before, foretold)
-        return likelihoods, posteriors, weights
+        return likelihoods[:, m], posteriors[:, m], weights[:, m]
 
     def _beliefs(self, likelihoods: Floats) -> tuple[Floats, Floats, Floats]:
         """Each expert's belief before each sample, its posterior, and its evidence: the one loop over samples."""
-        count, _, classes = likelihoods.shape
-        before, posteriors = np.empty((2, count, EXPERTS, classes))
-        evidence = np.empty((count, EXPERTS))
-        belief, rest = self.beliefs, (1 - TRUST) / classes
+        before, posteriors = np.empty((2, *likelihoods.shape))
+        evidence = np.empty(likelihoods.shape[:-1])
+        belief, rest = self.beliefs, (1 - TRUST) / likelihoods.shape[-1]
         for t, likelihood in enumerate(likelihoods):
             before[t] = belief
             joint = np.multiply(TRUST, belief, out=posteriors[t])
             joint += rest
             joint *= likelihood
-            evidence[t] = total = joint.sum(axis=1)
-            joint /= total[:, None]
+            evidence[t] = total = joint.sum(axis=-1)
+            joint /= total[..., None]
             belief = belief + RATE * (joint - belief)
         self.beliefs = belief
         return before, posteriors, evidence
@@ -201,41 +237,43 @@ class _Filter:
     def _weights(self, strength: Floats) -> Floats:
         """The weights of the experts that speak and, in the last column, of the plain network."""
         raw = np.exp(np.clip(strength - HANDICAP, -30.0, 30.0)) * self.speaks
-        weights = np.concatenate((raw, np.ones((len(raw), 1))), axis=1)
-        normalised: Floats = weights / weights.sum(axis=1, keepdims=True)
+        weights = np.concatenate((raw, np.ones((*raw.shape[:-1], 1))), axis=-1)
+        normalised: Floats = weights / weights.sum(axis=-1, keepdims=True)
         return normalised
 
-    def _foretold(self, weights: Floats, strength: Floats, evidence: Floats) -> Floats:
+    def _foretold(self, strength: Floats, evidence: Floats) -> Floats:
         """The evidence of the mixture, with the weights from before each sample."""
         earlier = self._weights(strength - np.log(evidence))
-        result: Floats = (earlier[:, :-1] * evidence).sum(axis=1) + earlier[:, -1]
+        result: Floats = (earlier[..., :-1] * evidence).sum(axis=-1) + earlier[..., -1]
         return result
 
     def _remember(self, p: Floats, before: Floats, foretold: Floats) -> None:
         """Add the samples to the sums of the block. What was foretold repeats what is known, and weighs less in b."""
         weight = np.clip(foretold**-0.5, 0.1, 10.0)
-        self.pending[0, : p.shape[1]] += weight @ p
-        self.pending[1, : p.shape[1]] += p.sum(axis=0)
-        self.pending[2, :EXPERTS] += log_evidence(before, p, self.null).sum(axis=0)
-        self.pending_mass += float(weight.sum())
+        self.weighted += (weight[..., None] * p).sum(axis=0)
+        self.weight += weight.sum(axis=0)
+        self.plain += p.sum(axis=0)
+        self.logs += log_evidence(before, p, self.null).sum(axis=0)
         self.samples += len(p)
         if self.samples % BLOCK == 0:
-            self._close_block(p.shape[1])
+            self._close_block(p.shape[-1])
 
     def _close_block(self, classes: int) -> None:
-        """Move the shares by the sums of a block, and decide who speaks."""
-        weighted, plain, logs = self.pending[0, :classes], self.pending[1, :classes], self.pending[2, :EXPERTS]
-        mass, n = self.base_mass + self.pending_mass, self.null_mass
-        self.base = np.maximum((self.base_mass[:, None] * self.base + weighted) / mass[:, None], TINY)
+        """Move the shares by the sums of a block, and decide who speaks, and at which temperature."""
+        mass, n = self.base_mass + self.weight[:, None], self.null_mass
+        moved = self.base_mass[..., None] * self.base + self.weighted[:, None]
+        self.base = np.maximum(moved / mass[..., None], TINY)
         self.base_mass = np.minimum(mass, BASE_SAMPLES * classes)
         uniform = NULL_PRIOR / classes
         total = (n + NULL_PRIOR)[:, None] * self.null - uniform
         kept = np.minimum(n, NULL_SAMPLES) / np.maximum(n, 1.0)
         self.null_mass = kept * n + BLOCK
-        self.null = (kept[:, None] * total + plain + uniform) / (self.null_mass + NULL_PRIOR)[:, None]
-        self.blocks = np.concatenate((self.blocks, logs[None] / BLOCK))[-BLOCKS:]
+        self.null = (kept[:, None] * total + self.plain[:, None] + uniform) / (self.null_mass + NULL_PRIOR)[:, None]
+        self.blocks = np.concatenate((self.blocks, self.logs[None] / BLOCK))[-BLOCKS:]
         self.speaks = is_significant(self.blocks)
-        self.pending, self.pending_mass = np.zeros_like(self.pending), 0.0
+        self.temperature = int(self.blocks.mean(axis=0)[:, :LONG].max(axis=1).argmax())
+        for sums in (self.weighted, self.weight, self.plain, self.logs):
+            sums.fill(0.0)
 
 
 class TemporalPrior(nn.Module):
@@ -263,7 +301,7 @@ class TemporalPrior(nn.Module):
     def _forward(self, logits: Tensor) -> Tensor:
         rows = logits.detach().double().cpu().numpy()
         usable: NDArray[np.bool_] = np.asarray(np.isfinite(rows.max(axis=1, initial=-np.inf)))
-        if self._filter is None or self._filter.base.shape[1:] != rows.shape[1:]:
+        if self._filter is None or self._filter.base.shape[-1:] != rows.shape[1:]:
             self._filter = _Filter.begin(rows.shape[1])
         found = self._correct(self._filter, rows[usable])
         corrected: NDArray[np.bool_] = np.asarray(np.isfinite(found[:, 0]))
@@ -285,32 +323,32 @@ class TemporalPrior(nn.Module):
 
     def _correct(self, state: _Filter, rows: Floats) -> Floats:
         """The log posterior of each sample; NaN where no expert speaks."""
-        p = _softmax(rows / TEMPERATURE)
-        parts, start = [], 0
+        p = _softmax(rows[:, None] / np.array(TEMPERATURES)[:, None])
+        found, parts, start = np.empty_like(rows), [], 0
         while start < len(p):
             stop = min(len(p), start + BLOCK - state.samples % BLOCK)
-            parts.append((p[start:stop], *state.take(p[start:stop])))
+            outputs = p[start:stop, state.temperature]
+            parts.append((outputs, *state.take(p[start:stop])))
+            if self.lookahead == "none":
+                _, _, posteriors, weights = parts.pop()
+                found[start:stop] = mixed(outputs, posteriors, weights)
             start = stop
-        if not parts:
-            return rows
-        outputs, likelihoods, posteriors, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-        if self.lookahead == "batch":
+        if parts:
+            outputs, likelihoods, posteriors, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
             posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods[:, :CHAINS])
-        mixture = np.einsum("te,tek->tk", weights[:, :-1], posteriors) + weights[:, -1:] * outputs
-        speaks: NDArray[np.bool_] = np.asarray(weights[:, :-1].any(axis=1, keepdims=True))
-        found: Floats = np.where(speaks, np.log(np.maximum(mixture, np.finfo(np.float32).tiny)), np.nan)
+            found[:] = mixed(outputs, posteriors, weights)
         return found
 
     @property
     def on(self) -> bool:
         """Whether any expert has a say at present."""
-        return self._filter is not None and bool(self._filter.speaks.any())
+        return self._filter is not None and bool(self._filter.speaks[self._filter.temperature].any())
 
     @property
     def stats(self) -> LabelPriorStats:
         """How much it intervenes."""
         state = self._filter or _Filter.begin(2)
-        weights = state._weights(state.strength[None])[0, :CHAINS]
+        weights = state._weights(state.strength)[state.temperature, :CHAINS]
         stay = float(weights @ TRUST[:CHAINS, 0])
         return LabelPriorStats(state.samples, state.corrected, state.relabelled, self.on, round(stay, 4))
 
@@ -347,7 +385,7 @@ class TemporalPrior(nn.Module):
 def _loaded(state: dict[str, Any]) -> _Filter:
     """Make a filter of its saved values; refuse those that have other shapes or are not finite."""
     values: dict[str, Any] = {k: v.cpu().numpy().copy() if isinstance(v, Tensor) else v for k, v in state.items()}
-    fresh = vars(_Filter.begin((*np.shape(values.get("base", 0)), 1)[1]))
+    fresh = vars(_Filter.begin((*np.shape(values.get("base", 0)), 1)[-2]))
     for name, like in fresh.items():
         shape, own = np.shape(values.get(name, 0)), np.shape(like)
         if shape[-1:] != own[-1:] or len(shape) != len(own) or not np.isfinite(values[name]).all():
@@ -361,6 +399,6 @@ def _softmax(rows: Floats) -> Floats:
     >>> _softmax(np.zeros((1, 2)))
     array([[0.5, 0.5]])
     """
-    raised = np.exp(rows - rows.max(axis=1, keepdims=True))
-    result: Floats = raised / raised.sum(axis=1, keepdims=True)
+    raised = np.exp(rows - rows.max(axis=-1, keepdims=True))
+    result: Floats = raised / raised.sum(axis=-1, keepdims=True)
     return result
