@@ -89,12 +89,13 @@ class AtOneTemperature:
             evidences.append(sum(joint))
             posteriors.append([j / sum(joint) for j in joint])
             ratios.append(self.foretold(belief, trust, null, p))
+        plain = list(ratios)
         over_long = [self.foretold(belief, 0.9, self.null(1), p) for belief in self.beliefs[4:]]
         ratios[3] /= (1 + sum(over_long)) / 3
         for e in (4, 5):
             ratios[e] /= self.one_class_moved(self.beliefs[e], self.null(0), p)
-        before = [0.98 * s for s in self.strength]
-        self.strength = [b + math.log(e) for b, e in zip(before, evidences, strict=True)]
+        before = [0.99 * s for s in self.strength]
+        self.strength = [b + math.log(ratio) for b, ratio in zip(before, plain, strict=True)]
         earlier = self.mixture_weights(before)
         foretold = 1 - sum(earlier) + sum(w * e for w, e in zip(earlier, evidences, strict=True))
         weights = self.mixture_weights(self.strength)

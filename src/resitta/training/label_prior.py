@@ -42,12 +42,12 @@ RATE = np.array([*(1.0 for _ in STICKY), *(1 - 0.5 ** (1 / life) for life in HAL
 """How far a belief moves to the posterior of a sample."""
 
 TEMPERATURES = (0.5, 1.0, 2.0)
-"""The network's logits are divided by one of these: by that at which the chains foretell the outputs best. Most networks
-are too certain of images from other domains, and over many samples evidence that is too certain adds up."""
+"""The logits are divided by one of these: by that at which the chains foretell the outputs best. Most networks are too
+certain of images from other domains, and over many samples evidence that is too certain adds up."""
 USUAL = TEMPERATURES.index(2.0)
 """The temperature to begin with."""
-MEMORY = 0.98
-"""By how much the log evidence that weights an expert fades with each sample."""
+MEMORY = 0.99
+"""What is left of the log evidence that weights an expert, a sample later."""
 BASE_SAMPLES = np.array([10.0, 100.0])
 """Over how many samples per class the network's general shares b(c) are averaged, for each horizon."""
 NULL_SAMPLES = np.array([144.0, 1000.0])
@@ -124,16 +124,18 @@ def is_significant(means: Floats) -> NDArray[np.bool_]:
     return result
 
 
-def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> Floats:
+def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> tuple[Floats, Floats]:
     """By how much each expert foretells outputs better than null shares: …×E×K beliefs, …×K outputs, …×2×K shares.
 
-    A network that begins to prefer a class, in fog say, looks like a class that has become frequent. So frequencies
-    must also be better than the null shares with that of one class moved to its frequency, and the expert for long
-    runs better than frequencies are over the long horizon.
+    The second result is what counts for significance. A network that begins to prefer a class, in fog say, looks like
+    a class that has become frequent. So frequencies must also be better than the null shares with that of one class
+    moved to its frequency, and the expert for long runs better than frequencies are over the long horizon.
 
     >>> beliefs, null = np.tile([0.8, 0.1, 0.1], (1, EXPERTS, 1)), np.full((2, 3), 1 / 3)
-    >>> log_evidence(beliefs, np.array([[0.9, 0.05, 0.05]]), null).round(2) + 0
-    array([[0.47, 0.73, 0.78, 0.24, 0.  , 0.  ]])
+    >>> for logs in log_evidence(beliefs, np.array([[0.9, 0.05, 0.05]]), null):
+    ...     print(logs.round(2) + 0)
+    [[0.47 0.73 0.78 0.78 0.73 0.73]]
+    [[0.47 0.73 0.78 0.24 0.   0.  ]]
     """
     trust, frequencies = TRUST[:, 0], beliefs[..., CHAINS:, :]
     short, long = (p / null[..., horizon, :] for horizon in (0, 1))
@@ -141,6 +143,7 @@ def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> Floats:
     found[..., LONG] = np.einsum("...k,...k->...", beliefs[..., LONG, :], long)
     foretold = trust * found + 1 - trust
     over_long = trust[CHAINS:] * np.einsum("...ek,...k->...e", frequencies, long) + 1 - trust[CHAINS:]
+    plain = np.log(foretold)
     foretold[..., LONG] /= (1 + over_long.sum(axis=-1)) / (1 + len(HALF_LIVES))
     shares = np.broadcast_to(null[..., :1, :], frequencies.shape)
     moved = np.abs(frequencies - shares).argmax(axis=-1)[..., None]
@@ -149,8 +152,7 @@ def log_evidence(beliefs: Floats, p: Floats, null: Floats) -> Floats:
     share = np.take_along_axis(frequencies, moved, axis=-1)[..., 0]
     share = trust[CHAINS:] * share + (1 - trust[CHAINS:]) * general
     foretold[..., CHAINS:] /= share * own / general + (1 - share) / (1 - general) * (1 - own)
-    result: Floats = np.log(foretold)
-    return result
+    return plain, np.log(foretold)
 
 
 @dataclass
@@ -210,12 +212,14 @@ class _Filter:
         """
         likelihoods = p[:, :, None] / self.base[:, HORIZON]
         before, posteriors, evidence = self._beliefs(likelihoods)
-        strength = np.tensordot(DECAY[: len(p), : len(p)], np.log(evidence), axes=1)
+        logs, strict_logs = log_evidence(before, p, self.null)
+        strength = np.tensordot(DECAY[: len(p), : len(p)], logs, axes=1)
         strength += MEMORY ** np.arange(1, len(p) + 1)[:, None, None] * self.strength
         weights, m = self._weights(strength), self.temperature
-        foretold = self._foretold(strength, evidence)
+        earlier = self._weights(strength - logs)
+        foretold = (earlier[..., :-1] * evidence).sum(axis=-1) + earlier[..., -1]
         self.strength = strength[-1]
-        self._remember(p, before, foretold)
+        self._remember(p, foretold, strict_logs)
         return likelihoods[:, m], posteriors[:, m], weights[:, m]
 
     def _beliefs(self, likelihoods: Floats) -> tuple[Floats, Floats, Floats]:
@@ -241,19 +245,13 @@ class _Filter:
         normalised: Floats = weights / weights.sum(axis=-1, keepdims=True)
         return normalised
 
-    def _foretold(self, strength: Floats, evidence: Floats) -> Floats:
-        """The evidence of the mixture, with the weights from before each sample."""
-        earlier = self._weights(strength - np.log(evidence))
-        result: Floats = (earlier[..., :-1] * evidence).sum(axis=-1) + earlier[..., -1]
-        return result
-
-    def _remember(self, p: Floats, before: Floats, foretold: Floats) -> None:
+    def _remember(self, p: Floats, foretold: Floats, logs: Floats) -> None:
         """Add the samples to the sums of the block. What was foretold repeats what is known, and weighs less in b."""
         weight = np.clip(foretold**-0.5, 0.1, 10.0)
         self.weighted += (weight[..., None] * p).sum(axis=0)
         self.weight += weight.sum(axis=0)
         self.plain += p.sum(axis=0)
-        self.logs += log_evidence(before, p, self.null).sum(axis=0)
+        self.logs += logs.sum(axis=0)
         self.samples += len(p)
         if self.samples % BLOCK == 0:
             self._close_block(p.shape[-1])
