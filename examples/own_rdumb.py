@@ -1,7 +1,7 @@
 """RDumb (Press et al., NeurIPS 2023) as a method of your own: it trains, selects its samples, and begins anew at times.
 
 Run it: python examples/own_rdumb.py
-Check it: resitta check examples/own_rdumb.py:my-rdumb --set reset_every=3
+Check it: resitta check examples/own_rdumb.py:my-rdumb --set period=3
 """
 
 import math
@@ -41,7 +41,7 @@ class MyRDumb(resitta.Method):
     momentum: float = resitta.setting(0.9, at_least=0, at_most=1)
     margin: float = resitta.setting(0.4, above=0)
     similarity: float = resitta.setting(0.4, above=0)
-    reset_every: int = resitta.setting(1000, at_least=1)
+    period: int = resitta.setting(1000, at_least=1)
 
     def start(self, network: Network, generator: torch.Generator) -> resitta.Learner:
         """Begin on a fresh stream."""
@@ -69,7 +69,7 @@ class MyRDumbLearner(resitta.Learner):
 
     def step(self, images: Tensor) -> Tensor:
         """Predict, learn from some of the predictions, and begin anew when it is time to."""
-        if self.updates % self.method.reset_every == 0:
+        if self.updates % self.method.period == 0:
             self.restart()
         self.updates += 1
         logits = self.network(images)
@@ -98,5 +98,5 @@ class MyRDumbLearner(resitta.Learner):
 
 
 if __name__ == "__main__":
-    for check in resitta.check_method(MyRDumb(reset_every=3)):
+    for check in resitta.check_method(MyRDumb(period=3)):
         print("passed", check.replace("_", " "))

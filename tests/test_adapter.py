@@ -67,7 +67,8 @@ def test_a_method_object_is_taken_as_it_is(model: nn.Module) -> None:
         (
             lambda m: resitta.adapt(nn.Linear(2, 2)),
             UnsuitableModel,
-            "resitta needs BatchNorm layers, and Linear has none; use method='cotta', 'lame' or 'source', which work",
+            "resitta needs BatchNorm layers, and Linear has none; "
+            "use method='cofa', 'cotta', 'lame', 'neo', 'source' or 't3a', which work",
         ),
     ],
 )

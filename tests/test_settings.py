@@ -6,9 +6,9 @@ from resitta.settings import BY_METHOD, parse_pairs
 
 
 def test_settings_are_sorted_by_method() -> None:
-    assert by_method(parse_pairs(["norm=rbn", "per_sample=True"], "--set"), ["tent", "resitta"]) == {
+    assert by_method(parse_pairs(["eta=0.1", "per_sample=True"], "--set"), ["tent", "resitta"]) == {
         "tent": {},
-        "resitta": {"norm": "rbn", "per_sample": True},
+        "resitta": {"eta": 0.1, "per_sample": True},
     }
     with pytest.raises(UnknownName, match=r"Did you mean 'tent\.lr'"):
         by_method(parse_pairs(["tent.l=1"], "--set"), ["tent"])

@@ -3,9 +3,17 @@
 import threading
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from resitta.bench.record import RunRecord
+from resitta.method import get_method, takes_source
+
+
+def needed(method: str) -> dict[str, Any]:
+    """The settings that a method cannot do without: source data for 10×10 images."""
+    images = torch.rand(40, 3, 10, 10, generator=torch.Generator().manual_seed(5))
+    return {"source": images} if takes_source(get_method(method)) else {}
 
 
 class Gate:

@@ -221,7 +221,7 @@ def test_a_kept_record_says_so_and_can_be_replaced(place: Path, capsys: pytest.C
     shown = capsys.readouterr().out
     dates = re.findall(r"source, seed (\d): kept from an earlier run, (\d{4}-\d\d-\d\d \d\d:\d\d) UTC", shown)
     assert [seed for seed, _ in dates] == ["1", "2"]
-    assert "--rerun runs them again" in shown
+    assert "--rerun repeats them" in shown
     path = next((place / "out").glob("source-1-*.json"))
     content = read_json(path)
     content["run"]["errors"] = [1.0, 2.0]

@@ -41,7 +41,7 @@ def test_check_names_a_tensor_that_is_not_saved(tmp_path: Path, capsys: pytest.C
     text = (Path(__file__).parents[2] / "examples" / "own_rdumb.py").read_text()
     mine = tmp_path / "mine.py"
     mine.write_text(text.replace('self.register_buffer("running_mean", ', "self.running_mean = ("))
-    assert main(["check", f"{mine}:my-rdumb", "--set", "reset_every=3", "lr=0.01"]) == 2
+    assert main(["check", f"{mine}:my-rdumb", "--set", "period=3", "lr=0.01"]) == 2
     shown = " ".join(capsys.readouterr().err.split())
     assert (
         "resitta: my-rdumb fails all_state_is_saved: MyRDumbLearner.running_mean is a plain tensor: it changes" in shown
@@ -63,7 +63,7 @@ def test_settings_of_check_reach_the_method(capsys: pytest.CaptureFixture[str]) 
         (["check", "tent", "--set", "lr"], "resitta: --set takes key=value, found 'lr'"),
         (["check", "tent", "--set", "lr=-1"], "resitta: lr must be > 0, found -1"),
         (["check", "tent", "--model", "wrn16"], "resitta: no model 'wrn16'. Did you mean"),
-        (["check", "tent", "--size", "8"], "resitta: --checkpoint, --data and --size belong to a model of yours"),
+        (["check", "tent", "--size", "8"], "resitta: --checkpoint, --data and --size require --model"),
     ],
 )
 def test_trouble_is_one_sentence_and_exit_code_2(

@@ -95,20 +95,20 @@ BUFFER = (
 PLAIN = "self.running_mean = torch.zeros(network.classes, dtype=network.dtype, device=network.device)"
 
 
-@pytest.mark.parametrize("reset_every", [1, 3, 1000])
-def test_an_rdumb_of_ones_own_conforms(reset_every: int, tmp_path: Path) -> None:
-    assert resitta.check_method(load(EXAMPLE.read_text(), tmp_path).MyRDumb(reset_every=reset_every))
+@pytest.mark.parametrize("period", [1, 3, 1000])
+def test_an_rdumb_of_ones_own_conforms(period: int, tmp_path: Path) -> None:
+    assert resitta.check_method(load(EXAMPLE.read_text(), tmp_path).MyRDumb(period=period))
 
 
-@pytest.mark.parametrize("reset_every", [3, 5, 1000])
-def test_an_rdumb_whose_running_mean_is_a_plain_tensor_fails_by_name(reset_every: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("period", [3, 5, 1000])
+def test_an_rdumb_whose_running_mean_is_a_plain_tensor_fails_by_name(period: int, tmp_path: Path) -> None:
     mine = load(replaced(BUFFER, PLAIN), tmp_path)
     said = (
         "my-rdumb fails all_state_is_saved: MyRDumbLearner.running_mean is a plain tensor: it changes while the "
         r"learner runs and is not saved; register it with self.register_buffer\('running_mean', \.\.\.\)"
     )
     with pytest.raises(NonConformant, match=said):
-        resitta.check_method(mine.MyRDumb(reset_every=reset_every))
+        resitta.check_method(mine.MyRDumb(period=period))
 
 
 def test_it_fails_by_name_as_well_if_there_is_no_mean_at_first(tmp_path: Path) -> None:

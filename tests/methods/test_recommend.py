@@ -55,12 +55,12 @@ def test_a_prior_is_use_of_the_order_of_labels() -> None:
 
 
 def test_methods_that_do_not_work_are_left_out_with_reasons() -> None:
-    cells = (cell(bed="vit"), cell("tent", 10.0, bed="vit"))
+    cells = (cell(bed="vit"), cell("resitta", 10.0, bed="vit"))
     found = recommend(attention(), Stream(), measured=Measurements(BEDS, cells))
     assert found.normalisation == "LayerNorm"
     assert found.bed == BEDS[2]
     assert [each.method for each in found.cells] == ["source"]
-    assert "needs BatchNorm layers" in found.unsuitable["tent"]
+    assert "needs BatchNorm layers" in found.unsuitable["resitta"]
     assert {"t3a", "neo", "cofa", "lame"} <= set(found.unmeasured)
 
 

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 import torch
 from tests.conftest import stream
+from tests.tools import needed
 from torch import nn
 
 from resitta import adapt, list_methods
@@ -53,7 +54,7 @@ def test_turnover_is_the_share_of_the_memory_that_is_new(model: nn.Module) -> No
 
 @pytest.mark.parametrize("method", list_methods())
 def test_every_method_can_be_listened_to(model: nn.Module, method: str) -> None:
-    adapter, heard = adapt(model, method), list[Event]()
+    adapter, heard = adapt(model, method, **needed(method)), list[Event]()
     adapter.listen(heard.append)
     for batch in torch.split(stream(128), 64):
         adapter(batch)

@@ -177,7 +177,7 @@ def test_snapshot_rollback_and_reset(make: Make) -> None:
         for seed in range(3, 9):
             service.submit(images(8, seed)).result(10)
         until(learned(service, 80))
-        with pytest.raises(Refused, match=f"there are: {saved}"):
+        with pytest.raises(Refused, match=f"available: {saved}"):
             ask("rollback", saved + 1).result(10)
         version = ask("rollback", saved).result(10)["version"]
         assert version > saved
@@ -305,7 +305,7 @@ def test_statistics_that_cannot_be_taken_end_nothing(make: Make, monkeypatch: py
         monkeypatch.setattr(Adapter, "stats", property(lambda _: 1 // 0))
         until(lambda: len(service.events.newest()) == 2)
     assert event.kind == "failure"
-    assert event.text.startswith("the statistics are old: ZeroDivisionError")
+    assert event.text.startswith("the statistics are not updated: ZeroDivisionError")
 
 
 def test_what_a_guard_does_is_told(make: Make) -> None:

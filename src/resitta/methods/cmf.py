@@ -25,7 +25,7 @@ REFERENCE = 38_400
 @register("cmf")
 @dataclass(frozen=True, kw_only=True)
 class CMF(WeightedSelfTraining):
-    """ROID with a Kalman filter: a hidden model between the source and the trained weights pulls these weights.
+    """ROID with a Kalman filter: the weights are pulled to a hidden model between them and the source.
 
     Settings as its authors' code has them; losses, sample weights, windows and prior correction are ROID's.
     """

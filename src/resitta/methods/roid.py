@@ -42,7 +42,7 @@ class WeightedSelfTraining(Method):
     lr: float = setting(1e-3, above=0, doc="learning rate; with UnMix-TNS its authors take 1e-5, on ImageNet 2.5e-6")
     optimizer: Literal["adam", "sgd"] = setting("adam", doc="Adam, or SGD with Nesterov's momentum of .9")
     tau: float = setting(1 / 3, above=0, doc="τ, temperature of the weights")
-    beta: float = setting(0.9, at_least=0, at_most=1, doc="EMA momentum of the mean prediction c̄")
+    beta: float = setting(0.9, at_least=0, at_most=1, doc="EMA momentum of the mean prediction")
     prior_correction: PriorCorrection = setting(
         "logits",
         doc="by the batch's prior: of logits as in the authors' code, of probabilities as in the paper, or none",
@@ -59,7 +59,7 @@ class WeightedSelfTraining(Method):
 @register("roid")
 @dataclass(frozen=True, kw_only=True)
 class ROID(WeightedSelfTraining):
-    """Certain and diverse samples weigh more, the weights stay near the source, a batch's prior corrects the output.
+    """Weigh certain and diverse samples more, keep weights near the source, correct outputs by a batch's prior.
 
     Settings as its authors' code has them. Their losses are sums divided by the configured `batch_size`.
 

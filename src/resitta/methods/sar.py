@@ -19,6 +19,9 @@ from resitta.training.optimizer import Kind, make_optimizer
 from resitta.training.restart import Restart
 from resitta.training.sam import SAM
 
+UNKNOWN = -1.0
+"""Stands for no average of the loss yet. NaN would look like a state that is broken."""
+
 
 @register("sar")
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class SARLearner(Learner):
         )
         self.restart = Restart(self.sam.base.trained)
         precision = torch.promote_types(network.dtype, torch.float32)
-        self.register_buffer("average", torch.full((), torch.nan, dtype=precision, device=network.device))
+        self.register_buffer("average", torch.full((), UNKNOWN, dtype=precision, device=network.device))
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits; BatchNorm layers take the batch's own statistics."""
@@ -115,10 +118,10 @@ class SARLearner(Learner):
     @torch.no_grad()
     def recover(self, loss: Tensor, known: Tensor) -> None:
         """Let the average follow a loss that is known, and return to the source when it is too low."""
-        moved = torch.where(self.average.isnan(), loss, 0.9 * self.average + 0.1 * loss)
+        moved = torch.where(self.average < 0, loss, 0.9 * self.average + 0.1 * loss)
         self.average.copy_(torch.where(known, moved, self.average))
-        collapsed = self.average < self.method.reset_below
+        collapsed = (self.average >= 0) & (self.average < self.method.reset_below)
         self.restart.parameters_of(self.sam.base, collapsed)
         if self.method.variant == "paper":
             self.sam.base.forget(collapsed)
-            self.average.masked_fill_(collapsed, torch.nan)
+            self.average.masked_fill_(collapsed, UNKNOWN)

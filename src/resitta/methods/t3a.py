@@ -51,7 +51,7 @@ class T3A(Method):
 def places(entropies: Tensor, labels: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
     """Where new supports go so that each class keeps its K of lowest entropy: (row, whether it enters at all).
 
-    `kept`: the C×K entropies of present supports, inf where there is none. The j-th most certain newcomer of a class
+    `kept`: the C×K entropies of present supports, huge where there is none. The j-th most certain newcomer of a class
     takes the place of its j-th most uncertain support, if fewer than K supports and newcomers are as certain.
 
     >>> places(torch.tensor([0.1, 0.5, 0.3]), torch.tensor([0, 0, 0]), torch.tensor([[0.2, 0.4]]))
@@ -78,7 +78,7 @@ class Supports(nn.Module):
         self.classes, self.size = len(weight), size
         rows = self.classes * size + 1  # the last takes what is not kept, as zeros
         self.register_buffer("units", weight.new_zeros(rows, weight.shape[1]))
-        self.register_buffer("entropies", weight.new_full((rows,), torch.inf))
+        self.register_buffer("entropies", weight.new_full((rows,), torch.finfo(weight.dtype).max))
 
     def sums_with(self, units: Tensor, labels: Tensor, entropies: Tensor, *, keep: bool) -> Tensor:
         """The C×D sums of supports with newcomers among them, for good or for this time only."""
@@ -88,7 +88,7 @@ class Supports(nn.Module):
         every = self.units if keep else self.units.clone()
         every.index_copy_(0, rows, units.where(enters[:, None], 0.0))
         if keep:
-            self.entropies.index_copy_(0, rows, entropies.where(enters, torch.inf))
+            self.entropies.index_copy_(0, rows, entropies.where(enters, torch.finfo(entropies.dtype).max))
         return every[:-1].view(self.classes, self.size, -1).sum(dim=1)
 
 

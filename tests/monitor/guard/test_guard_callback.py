@@ -10,6 +10,7 @@ import torch
 from tests.conftest import stream
 from tests.monitor.guard.conftest import EAGER, Watched, pictures
 from tests.monitor.guard.test_snapshot import learned
+from tests.tools import needed
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +20,7 @@ from resitta.errors import Collapsed
 from resitta.monitor.events import GuardEnded
 from resitta.monitor.guard.guard_state import Opinion
 from resitta.monitor.guard.health_signs import Window
+from resitta.training.come import LOSSES
 from resitta.training.network import Network
 
 TRAINING = ["cotta", "note", "pl", "resitta", "rotta", "tent"]
@@ -28,7 +30,7 @@ Make = Callable[..., Watched]
 @pytest.mark.parametrize("method", list_methods())
 @pytest.mark.parametrize("size", [1, 48, 64, 200])
 def test_on_a_healthy_stream_a_guard_changes_nothing(model: nn.Module, watched: Make, method: str, size: int) -> None:
-    settings: dict[str, Any] = {"views": 2} if method == "cotta" else {}
+    settings: dict[str, Any] = {"views": 2} if method == "cotta" else needed(method)
     (adapter, fired), plain = watched(method, **settings), adapt(model, method, **settings)
     for batch in torch.split(stream(70 if size == 1 else 400), size):
         assert torch.equal(adapter(batch), plain(batch))
@@ -38,7 +40,7 @@ def test_on_a_healthy_stream_a_guard_changes_nothing(model: nn.Module, watched: 
 
 @pytest.mark.parametrize("method", list_methods())
 def test_guarded_methods_keep_their_promises(method: str) -> None:
-    settings: dict[str, Any] = {"views": 2} if method == "cotta" else {}
+    settings: dict[str, Any] = {"views": 2} if method == "cotta" else needed(method)
     check_method(create(method, **settings), guard=True)
 
 
@@ -74,7 +76,7 @@ def test_a_view_that_breaks_is_rolled_back(watched: Make, method: str) -> None:
 def test_a_loss_that_is_not_finite_is_enough(watched: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter, fired = watched("tent")
     before = learned(adapter)
-    monkeypatch.setattr("resitta.methods.tent.entropy", lambda logits: logits.sum(dim=1) / 0)
+    monkeypatch.setitem(LOSSES, "entropy", lambda logits: logits.sum(dim=1) / 0)
     adapter(stream(8))
     assert same(learned(adapter), before)  # the count of updates, too
     assert [event.reason for event in fired] == ["non-finite"]
@@ -327,7 +329,9 @@ def test_after_reset_and_load_the_past_is_forgotten(watched: Make) -> None:
 @pytest.mark.parametrize("method", list_methods())
 def test_a_step_waits_for_the_device_once(model: nn.Module, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that would wait for an accelerator: scalars read one by one, and tensors copied to the host."""
-    plain, guarded = waits(adapt(model, method), monkeypatch), waits(adapt(model, method, guard=True), monkeypatch)
+    given = needed(method)
+    plain = waits(adapt(model, method, **given), monkeypatch)
+    guarded = waits(adapt(model, method, guard=True, **given), monkeypatch)
     assert guarded == plain + 1
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from tests.conftest import stream
+from tests.tools import needed
 from torch import nn
 
 from resitta import Adapter, adapt, list_methods
@@ -19,7 +20,7 @@ def learned(adapter: Adapter) -> dict[str, object]:
 @pytest.mark.parametrize("method", list_methods())
 @pytest.mark.parametrize("warm", [0, 130])
 def test_every_method_comes_back_exactly(model: nn.Module, method: str, warm: int) -> None:
-    adapter, images = adapt(model, method), stream(330)
+    adapter, images = adapt(model, method, **needed(method)), stream(330)
     if warm:
         adapter(images[:warm])
     before, snapshot = learned(adapter), Snapshot(adapter)
