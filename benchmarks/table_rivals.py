@@ -58,7 +58,7 @@ def agreement() -> str:
 
 
 def plain(folder: str, order: str, method: str) -> float:
-    """The error of a method's usual settings. The source's is that of any order: its predictions do not depend on it."""
+    """The error of a method's usual settings. The source's does not depend on the order."""
     orders = ORDERS if method == "source" else (order,)
     found = [run for order in orders for run in runs(f"{folder}/{order}", method) if not with_prior(run)]
     return found[0].average
@@ -66,7 +66,7 @@ def plain(folder: str, order: str, method: str) -> float:
 
 def with_prior(run: Run) -> bool:
     """Whether a run had a label prior."""
-    return run.settings.get("label_prior", "none") != "none"
+    return bool(run.settings.get("label_prior", "none") != "none")
 
 
 @table("label-prior")
