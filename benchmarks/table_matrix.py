@@ -94,7 +94,17 @@ def row(label: str, rivals: Sequence[Cell], cells: Sequence[Cell], columns: Sequ
         here = [cell for cell in cells if column_of(cell) == column]
         best = min((cell.error for cell in rivals if column_of(cell) == column), default=None)
         shown.append(heat(own[column], best, here) if column in own else "–")
-    return [f"`{label}`", *shown, shown_cost(next(iter(own.values())).cost)]
+    return [named(label), *shown, shown_cost(next(iter(own.values())).cost)]
+
+
+def named(label: str) -> str:
+    """A method and, in a second span, its changed settings.
+
+    >>> named("tent"), named("tent lr=0.1 loss=come")
+    ('`tent`', '`tent`, `lr=0.1 loss=come`')
+    """
+    method, _, settings = label.partition(" ")
+    return f"`{method}`" + (f", `{settings}`" if settings else "")
 
 
 def heat(cell: Cell, best: float | None, here: Sequence[Cell]) -> str:
