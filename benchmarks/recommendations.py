@@ -6,6 +6,9 @@
 Records are expected as `benchmarks/beds.py` writes them:
 
     python benchmarks/beds.py --bed cifar10-wrn16x1 --order iid --out benchmarks/records/matrix/cifar10-wrn16x1/iid
+
+Costs come from a record of benchmarks/speed.py: runs of the matrix share a device, and their times are no cost of a
+method alone.
 """
 
 import argparse
@@ -13,17 +16,17 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from beds import TESTBEDS
-from table_tools import RECORDS, ROOT
+from table_tools import RECORDS, ROOT, record
 
 from resitta.bench.experiments import TASKS
-from resitta.bench.record import RunRecord, load, read_json, settings_of
+from resitta.bench.record import RunRecord, load, settings_of
 from resitta.bench.runner import identity_digest
 from resitta.errors import UnknownName
 from resitta.method import create
@@ -32,6 +35,7 @@ from resitta.models import create as create_model
 from resitta.training.network import Network
 
 MATRIX = RECORDS / "matrix"
+SPEED = "speed-methods-wrn28x10-h200"
 DATA = ROOT / "src" / "resitta" / "methods" / "recommendations.json"
 TITLES = {
     "cifar10-wrn16x1": "CIFAR-10, WRN-16-1",
@@ -47,10 +51,9 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Run:
-    """A record, and the machine it was made on."""
+    """A record of a run on a testbed."""
 
     record: RunRecord
-    machine: tuple[str, ...]
 
     @property
     def protocol(self) -> Mapping[str, Any]:
@@ -64,28 +67,32 @@ class Run:
         keys = ("order", "course", "severity", "batch_size", "per_domain", "visits")
         return (self.record.identity["bed"], *(self.protocol[key] for key in keys), self.record.samples)
 
+    @property
+    def version(self) -> str:
+        """A digest of all that defines the run except its seed, and except the digest of its source statistics."""
+        settings = {key: value for key, value in self.record.identity["settings"].items() if key != "source"}
+        return identity_digest({**self.record.identity, "settings": settings})
+
 
 def read(folder: Path = MATRIX) -> list[Run]:
     """All runs in full precision below a folder of `<testbed>/<order>/`."""
     runs = []
     for path in sorted(folder.glob("*/*/*.json")):
-        record, environment = load(path), read_json(path).get("environment", {})
-        bed, order = record.identity.get("bed"), record.identity.get("protocol", {}).get("order")
+        run = Run(load(path))
+        bed, order = run.record.identity.get("bed"), run.record.identity.get("protocol", {}).get("order")
         if (bed, order) != (path.parts[-3], path.parts[-2]):
             sys.exit(f"{path} is a record of {bed}, {order}; move it to {folder}/{bed}/{order}/")
-        if record.identity.get("precision", "exact") == "exact":
-            machine = tuple(str(environment.get(key)) for key in ("device", "threads", "processes_on_the_device"))
-            runs.append(Run(record, machine))
+        if run.record.identity.get("precision", "exact") == "exact":
+            runs.append(run)
     return runs
 
 
 def measured(folder: Path = MATRIX) -> Measurements:
     """The testbeds and cells of all records below a folder; both are empty if there are none."""
-    runs = read(folder)
     groups: dict[Any, list[Run]] = defaultdict(list)
-    for run in runs:
+    for run in read(folder):
         groups[run.place, run.record.method, json.dumps(changed(run.record), sort_keys=True)].append(run)
-    cells = [cell_of(newest(group), runs) for group in groups.values()]
+    cells = [cell_of(newest(group)) for group in groups.values()]
     names = sorted({cell.bed for cell in cells}, key=rank)
     cells.sort(key=lambda cell: (rank(cell.bed), cell.order, cell.setup, cell.error, cell.label))
     return Measurements(tuple(testbed(name) for name in names), tuple(cells))
@@ -107,24 +114,24 @@ def testbed(name: str) -> Bed:
 
 
 def changed(record: RunRecord) -> dict[str, Any]:
-    """The settings of a run that are not those of its testbed's preset; settings that came later do not count."""
+    """The settings of a run that are not those of its testbed's preset, without the source data."""
     dataset = TASKS[TESTBEDS[record.identity["bed"]].task].dataset
     try:
         usual = settings_of(create(record.method, preset=dataset))
     except UnknownName:
         usual = {}
-    return {key: value for key, value in record.settings.items() if usual.get(key) != value}
+    return {key: value for key, value in record.settings.items() if key != "source" and usual.get(key) != value}
 
 
 def newest(group: list[Run]) -> list[Run]:
     """The runs of the last version measured: only runs that differ in nothing but their seed are averaged."""
     digests: dict[str, list[Run]] = defaultdict(list)
     for run in group:
-        digests[identity_digest(run.record.identity)].append(run)
+        digests[run.version].append(run)
     return max(digests.values(), key=lambda runs: max(run.record.made for run in runs))
 
 
-def cell_of(runs: list[Run], every: Iterable[Run]) -> Cell:
+def cell_of(runs: list[Run]) -> Cell:
     """The cell of the runs of one method, which differ in their seeds."""
     first, errors = runs[0], [run.record.average for run in runs]
     return Cell(
@@ -140,18 +147,19 @@ def cell_of(runs: list[Run], every: Iterable[Run]) -> Cell:
         seeds=sorted(run.record.seed for run in runs),
         error=round(statistics.mean(errors), 3),
         spread=round(statistics.stdev(errors), 3) if len(errors) > 1 else None,
-        cost=cost(runs, [run for run in every if run.place == first.place and run.record.method == "source"]),
+        cost=cost(first.record.method, changed(first.record)),
     )
 
 
-def cost(runs: list[Run], sources: list[Run]) -> float | None:
-    """The time per image as a multiple of that of the source's fastest run on the same machine under the same load."""
-    ratios: list[float] = []
-    for run in runs:
-        plain = min((source.record.seconds for source in sources if source.machine == run.machine), default=0.0)
-        if plain:
-            ratios.append(run.record.seconds / plain)
-    return round(statistics.median(ratios), 2) if ratios else None
+def cost(method: str, changed: Mapping[str, Any]) -> float | None:
+    """The time per image as a multiple of plain inference, alone on the device. A label prior is measured apart.
+
+    >>> cost("source", {}), cost("source", {"label_prior": "temporal"}), cost("a method of mine", {})
+    (0.99, 1.44, None)
+    """
+    name = f"{method}, label prior" if "label_prior" in changed else {"resitta": "resitta, exact"}.get(method, method)
+    row = record(SPEED)["rows"].get(name)
+    return None if row is None else round(row["ratio"], 2)
 
 
 def as_text(found: Measurements) -> str:

@@ -94,7 +94,17 @@ def row(label: str, rivals: Sequence[Cell], cells: Sequence[Cell], columns: Sequ
         here = [cell for cell in cells if column_of(cell) == column]
         best = min((cell.error for cell in rivals if column_of(cell) == column), default=None)
         shown.append(heat(own[column], best, here) if column in own else "–")
-    return [f"`{label}`", *shown, costs([cell.cost for cell in own.values()])]
+    return [named(label), *shown, shown_cost(next(iter(own.values())).cost)]
+
+
+def named(label: str) -> str:
+    """A method and, in a second span, its changed settings.
+
+    >>> named("tent"), named("tent lr=0.1 loss=come")
+    ('`tent`', '`tent`, `lr=0.1 loss=come`')
+    """
+    method, _, settings = label.partition(" ")
+    return f"`{method}`" + (f", `{settings}`" if settings else "")
 
 
 def heat(cell: Cell, best: float | None, here: Sequence[Cell]) -> str:
@@ -118,16 +128,13 @@ def heat(cell: Cell, best: float | None, here: Sequence[Cell]) -> str:
     return f'<span class="heat" style="--better: {(source - cell.error) / (source - lowest):.2f}">{text}</span>'
 
 
-def costs(found: Sequence[float | None]) -> str:
-    """The cost as a multiple of plain inference, from the cheapest to the dearest testbed.
+def shown_cost(cost: float | None) -> str:
+    """The cost as a multiple of plain inference.
 
-    >>> costs([1.04, None]), costs([3.6, 4.5]), costs([None])
-    ('1.0×', '3.6–4.5×', '–')
+    >>> shown_cost(1.04), shown_cost(None)
+    ('1.0×', '–')
     """
-    known = sorted(f"{cost:.1f}" for cost in found if cost is not None)
-    if not known:
-        return "–"
-    return f"{known[0]}×" if known[0] == known[-1] else f"{known[0]}–{known[-1]}×"
+    return "–" if cost is None else f"{cost:.1f}×"
 
 
 def seeds(cells: Sequence[Cell]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import table_errors
 import table_matrix
+import table_rivals
 import table_robustness
 import table_speed
 from table_tools import ROOT, TABLES, VALUES, shown
@@ -23,7 +24,7 @@ MARKER = re.compile(r"<!-- (table|file): (\S+) -->\n.*?<!-- /\1 -->", flags=re.D
 INLINE = re.compile(
     r"<!-- value: (\S+) -->.*?<!-- /value -->"
 )  # never first on a line: Markdown would end the paragraph
-SOURCES = (table_errors, table_speed, table_robustness, table_matrix)
+SOURCES = (table_errors, table_speed, table_robustness, table_matrix, table_rivals)
 """Importing a module adds its tables to `TABLES` and its numbers to `VALUES`."""
 
 

@@ -75,7 +75,7 @@ def adapt(
     give the adapter a `copy.deepcopy` of it.
 
     Args:
-        model: any classifier with BatchNorm layers; float images N×C×H×W in, logits N×classes out.
+        model: any classifier: float images N×C×H×W in, logits N×classes out. Each method says what it needs of it.
         method: a name of `list_methods()`, or a method with its settings such as `methods.ResiTTA(eta=0.05)`.
         preset: named settings of the method: "cifar10", "cifar100", "imagenet".
         seed: fixes all randomness.

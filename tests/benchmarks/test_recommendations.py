@@ -74,8 +74,22 @@ def test_records_become_cells(scripts: tuple[Any, Any], tmp_path: Path) -> None:
     plain = [run for run in records if run["settings"]["rate"] is None]
     assert neo.error == pytest.approx(np.mean([run["errors"][0] for run in plain]), abs=1e-3)
     assert neo.spread == pytest.approx(np.std([run["errors"][0] for run in plain], ddof=1), abs=1e-3)
-    assert (source.cost, source.spread, cells["sorted", "cofa"].cost) == (1.0, None, None)
-    assert neo.cost is not None
+    speed = json.loads((FOLDER / "records" / "speed-methods-wrn28x10-h200.json").read_text())["rows"]
+    assert (source.cost, source.spread) == (round(speed["source"]["ratio"], 2), None)
+    assert neo.cost == cells["iid", "neo rate=0.5"].cost == round(speed["neo"]["ratio"], 2)
+
+
+def test_a_label_prior_costs_extra_and_what_has_no_row_has_no_cost(scripts: tuple[Any, Any]) -> None:
+    cost, prior = scripts[0].cost, {"label_prior": "temporal"}
+    assert cost("resitta", prior) > cost("resitta", {}) > cost("source", prior) > cost("source", {})
+    assert cost("roid", prior) is cost("nothing", {}) is None
+
+
+def test_source_statistics_are_no_part_of_a_row(scripts: tuple[Any, Any], tmp_path: Path) -> None:
+    measure(tmp_path, [("petta", 1)], source=torch.rand(20, 3, 32, 32))
+    measure(tmp_path, [("petta", 2)], source=torch.rand(20, 3, 32, 32))
+    (cell,) = scripts[0].measured(tmp_path).cells
+    assert (cell.label, cell.seeds) == ("petta", [1, 2])
 
 
 def test_a_record_in_a_wrong_folder_is_refused(scripts: tuple[Any, Any], tmp_path: Path) -> None:

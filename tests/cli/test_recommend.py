@@ -74,7 +74,7 @@ def test_without_measurements_it_says_what_works(
     measured(monkeypatch)
     text = shown(capsys, model, "--model-set", "norm=group")
     assert "Not measured yet: there are no records of a network with such layers." in text
-    assert "resitta does not work: resitta needs BatchNorm layers" in text
+    assert "rotta does not work: rotta needs BatchNorm layers" in text
     assert "No recommendation without a measurement. `resitta bench` measures on your own images." in text
     measured(monkeypatch, cell())
     assert "Nothing was measured there in this order yet." in shown(capsys, model, "--order", "mixed")

@@ -49,18 +49,27 @@ def test_the_lowest_error_wins_and_the_order_of_labels_is_apart() -> None:
 
 
 def test_a_prior_is_use_of_the_order_of_labels() -> None:
-    assert cell("tent", changed={"prior": "batch"}).uses_label_order
-    assert not cell("tent", changed={"prior": None, "lr": 0.1}).uses_label_order
+    assert cell("tent", changed={"label_prior": "temporal"}).uses_label_order
+    assert not cell("tent", changed={"label_prior": "none", "lr": 0.1}).uses_label_order
+    assert not cell("a method of mine").uses_label_order
     assert cell("tent", changed={"lr": 0.1}).label == "tent lr=0.1"
 
 
+@pytest.mark.parametrize("name", ["roid", "cmf"])
+def test_roid_and_cmf_use_the_order_of_labels_unless_told_otherwise(name: str) -> None:
+    assert cell(name).uses_label_order
+    assert cell(name, changed={"prior_correction": "probabilities"}).uses_label_order
+    assert not cell(name, changed={"prior_correction": "none"}).uses_label_order
+    assert cell(name, changed={"prior_correction": "none", "label_prior": "temporal"}).uses_label_order
+
+
 def test_methods_that_do_not_work_are_left_out_with_reasons() -> None:
-    cells = (cell(bed="vit"), cell("resitta", 10.0, bed="vit"))
+    cells = (cell(bed="vit"), cell("rotta", 10.0, bed="vit"))
     found = recommend(attention(), Stream(), measured=Measurements(BEDS, cells))
     assert found.normalisation == "LayerNorm"
     assert found.bed == BEDS[2]
     assert [each.method for each in found.cells] == ["source"]
-    assert "needs BatchNorm layers" in found.unsuitable["resitta"]
+    assert "needs BatchNorm layers" in found.unsuitable["rotta"]
     assert {"t3a", "neo", "cofa", "lame"} <= set(found.unmeasured)
 
 

@@ -74,9 +74,9 @@ def test_a_view_that_breaks_is_rolled_back(watched: Make, method: str) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_enough(watched: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LOSSES, "entropy", lambda logits: logits.sum(dim=1) / 0)
     adapter, fired = watched("tent")
     before = learned(adapter)
-    monkeypatch.setitem(LOSSES, "entropy", lambda logits: logits.sum(dim=1) / 0)
     adapter(stream(8))
     assert same(learned(adapter), before)  # the count of updates, too
     assert [event.reason for event in fired] == ["non-finite"]
