@@ -13,6 +13,7 @@ import resitta
 import resitta.bench
 from resitta.bench.record import Records, RunRecord, environment, load, now, read_json, save, settings_of, write_json
 from resitta.errors import BadData, MissingExtra
+from resitta.method import COMMON
 from resitta.methods import ResiTTA
 
 
@@ -70,7 +71,9 @@ def test_settings_are_plain_values() -> None:
     settings = settings_of(resitta.create("resitta", strong_view=my_view))
     assert json.loads(json.dumps(settings)) == settings
     assert "my_view@" in settings["strong_view"]
-    assert set(settings) == {field.name for field in dataclasses.fields(resitta.methods.ResiTTA)}
+    names = {field.name for field in dataclasses.fields(resitta.methods.ResiTTA)}
+    assert set(settings) == names - COMMON  # those of every method are kept where they are unusual
+    assert settings_of(resitta.create("tent", reset_every=3))["reset_every"] == 3
 
 
 def test_a_record_carries_all_that_defines_its_run_but_the_seed(record: RunRecord, tmp_path: Path) -> None:
