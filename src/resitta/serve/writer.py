@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.errors import BadState, WorkerLost
+from resitta.errors import BadSetting, BadState, WorkerLost
 from resitta.method import Learner
 from resitta.monitor.guard.guard_callback import Reason
 from resitta.monitor.stats import Stats
@@ -69,6 +69,9 @@ class Writer:
     """Learns from the images of all clients in turn, in batches."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
+        if adapter.prior is not None:
+            reason = "a label prior needs one stream in its order, and a service answers several clients as they come"
+            raise BadSetting(f"{reason}; leave out label_prior, or call an adapter for each stream yourself")
         self.adapter = adapter
         self.folder = folder
         self.events = events
