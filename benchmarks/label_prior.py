@@ -1,0 +1,97 @@
+"""What the label prior makes of recorded logits: error, NLL, calibration and time, without and with it.
+
+    python benchmarks/label_prior.py --per-domain 1000
+    python benchmarks/label_prior.py --bed cifar100-resnext29 --device cuda --orders ptta iid --methods source
+
+Logits of a method on a stream are recorded once, in --out, and corrected offline: the same as `label_prior="temporal"`
+without feedback. "slots" is the temporally correlated order with images shuffled inside each slot. Needs the folder of
+testbeds, as benchmarks/beds.py does.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from beds import TASKS, TESTBEDS, load_network, with_testbeds
+from torch import Tensor
+
+from resitta import adapt
+from resitta.bench.loop import Metrics
+from resitta.bench.protocol import OrderName, Protocol, open_domains
+from resitta.training.label_prior import Lookahead, TemporalPrior
+
+ORDERS = ("ptta", "slots", "sorted", "iid", "mixed")
+BATCH = 64
+
+
+def main() -> None:
+    """Print a row for each stream and method."""
+    args = arguments()
+    print("logits                    without: error    NLL    ECE   with: error    NLL    ECE   lookahead   us/image")
+    for name, logits, labels in recordings(args):
+        plain, corrected, took = measured(logits, labels), *with_prior(logits, labels, "none")
+        ahead, _ = with_prior(logits, labels, "batch")
+        cells = "".join(f"{value:7.2f}" for value in plain) + "   " + "".join(f"{value:7.2f}" for value in corrected)
+        print(f"{name:32}{cells} {ahead[0]:11.2f} {took:10.1f}", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = with_testbeds(__doc__)
+    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=["ptta", "slots", "iid", "mixed"])
+    parser.add_argument("--methods", nargs="+", default=["source", "resitta"])
+    parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=Path("runs/label-prior"))
+    return parser.parse_args()
+
+
+def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """The name, logits and labels of each stream under each method."""
+    task = TASKS[TESTBEDS[args.bed].task]
+    protocol = replace(task.protocol, per_domain=args.per_domain)
+    model, images = load_network(args.bed, args.beds, args.device), args.beds / TESTBEDS[args.bed].images
+    sets = open_domains(protocol, images, cache=args.out / args.bed / "corrupted", device=args.device)
+    for order in args.orders:
+        stream = of_order(protocol, order).stream(sets, args.seed)
+        for method in args.methods:
+            path = args.out / args.bed / f"{method}-{order}-{args.per_domain}-{args.seed}.pt"
+            if not path.exists():
+                settings: dict[str, Any] = {"reset_on_shift": 2.0} if method == "resitta" else {}
+                adapter = adapt(model, method, preset=task.dataset, seed=args.seed, **settings)
+                batches = list(stream.batches(BATCH, args.device))
+                logits = torch.cat([adapter(batch.images).cpu() for batch in batches])
+                labels = torch.cat([torch.from_numpy(batch.labels) for batch in batches])
+                torch.save({"logits": logits, "labels": labels}, path)
+            kept = torch.load(path, weights_only=True)
+            yield f"{method}, {order}", kept["logits"], kept["labels"]
+
+
+def of_order(protocol: Protocol, order: str) -> Protocol:
+    """The protocol with another order of images."""
+    if order == "slots":
+        return replace(protocol, order="ptta", within_slot="shuffled")
+    return replace(protocol, order=cast(OrderName, order))
+
+
+def measured(logits: Tensor, labels: Tensor) -> tuple[float, float, float]:
+    """Error in per cent, NLL in nats, and expected calibration error in per cent."""
+    metrics = Metrics()
+    metrics.add(logits, labels.numpy(), torch.zeros(len(labels), dtype=torch.long).numpy())
+    return 100 * float((~metrics.correct).mean()), metrics.nll(), 100 * metrics.ece()
+
+
+def with_prior(logits: Tensor, labels: Tensor, lookahead: Lookahead) -> tuple[tuple[float, float, float], float]:
+    """The same of corrected logits, and the microseconds of processor time that an image took."""
+    prior, begin = TemporalPrior(lookahead=lookahead), time.process_time()
+    corrected = torch.cat([prior(batch) for batch in torch.split(logits, BATCH)])
+    return measured(corrected, labels), 1e6 * (time.process_time() - begin) / len(labels)
+
+
+if __name__ == "__main__":
+    main()
