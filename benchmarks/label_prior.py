@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from beds import TASKS, TESTBEDS, load_network, with_testbeds
+from beds import TESTBEDS, load_network, with_testbeds
 from torch import Tensor
 
 from resitta import adapt
+from resitta.bench.experiments import TASKS
 from resitta.bench.loop import Metrics
 from resitta.bench.protocol import OrderName, Protocol, open_domains
 from resitta.training.label_prior import Lookahead, TemporalPrior
