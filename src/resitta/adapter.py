@@ -88,12 +88,13 @@ def adapt(
         cuda_graphs: on a CUDA device, record repeated work as CUDA graphs; False if your model's forward pass depends
             on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
-            alone; predictions use what was learned a little later. `sync()` waits. For "resitta" and "rotta".
+            alone; predictions use what was learned a little later. `sync()` waits. For "resitta", "rotta" and "tribe".
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
         classes: the number of classes; needed only where a method has to know it and the model takes images of none
             of the usual sizes.
         settings: any setting of the method, by name. Methods that need source data take `source`: clean images in
-            batches (a tensor or a DataLoader), or a file made by `resitta.prepare`.
+            batches (a tensor or a DataLoader), or a file made by `resitta.prepare`. Every method takes
+            `label_prior="temporal"`, which corrects predictions where neighbours in the stream share classes.
 
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     >>> model = nn.Sequential(*features, nn.Linear(8, 5))
