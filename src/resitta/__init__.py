@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
     from resitta.checkpoint.source_data import prepare
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
+    from resitta.fleets import Fleet, fleet
     from resitta.memory.memory import Memory
     from resitta.method import Learner, Method, create, list_methods, register
     from resitta.monitor import events, guard
@@ -36,6 +37,7 @@ __all__ = [
     "Autosave",
     "BankStats",
     "Callback",
+    "Fleet",
     "Guard",
     "Learner",
     "Memory",
@@ -51,6 +53,7 @@ __all__ = [
     "create",
     "errors",
     "events",
+    "fleet",
     "guard",
     "list_methods",
     "load",
@@ -67,6 +70,7 @@ _HOMES = {
     "Autosave": "checkpoint.autosave",
     "BankStats": "monitor.stats",
     "Callback": "monitor.callbacks",
+    "Fleet": "fleets",
     "Guard": "monitor.guard",
     "Learner": "method",
     "Memory": "memory.memory",
@@ -82,6 +86,7 @@ _HOMES = {
     "events": "monitor",
     "guard": "monitor",
     "list_methods": "method",
+    "fleet": "fleets",
     "load": "adapter",
     "prepare": "checkpoint.source_data",
     "recover": "adapter",

@@ -194,8 +194,6 @@ class Adapter(nn.Module):
         super().__init__()
         self.options = Options(**options)
         check_model(model, needs=method.needs, name=method.name, others=needs_of_methods())
-        self.guard: GuardCallback | None = guard_callback(self.options.guard)
-        self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
         self._equip()
         given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision", "classes")}
         with torch.inference_mode(False):
@@ -203,7 +201,28 @@ class Adapter(nn.Module):
             self._source = (Network(model, **given),)
         self.fingerprint = Fingerprint(self.source.model)
         self.method = with_statistics(method, self.source, self.fingerprint)
+        self._guard()
         self.reset()
+
+    def sibling(self) -> "Adapter":
+        """Return a new adapter with this one's source, method and options, but without its callbacks.
+
+        It is in the state that this one had before its first batch. The two share the source network, digests of it and
+        statistics of source data, so that a sibling costs no more than what it learns.
+        """
+        twin = Adapter.__new__(Adapter)
+        nn.Module.__init__(twin)
+        for name in ("options", "_source", "fingerprint", "method"):
+            setattr(twin, name, getattr(self, name))
+        twin._equip()
+        twin._guard()
+        twin.reset()
+        return twin
+
+    def _guard(self) -> None:
+        """Attach the guard that the options ask for."""
+        self.guard: GuardCallback | None = guard_callback(self.options.guard)
+        self.callbacks: list[Callback] = [] if self.guard is None else [self.guard]
 
     def _equip(self) -> None:
         """Create per-instance state that is not serialised."""

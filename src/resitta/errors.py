@@ -61,6 +61,19 @@ class NotExportable(ResittaError):
     """The method predicts in a way that no ordinary BatchNorm checkpoint can express."""
 
 
+class StreamFailure(ResittaError, RuntimeError):
+    """Some streams of a fleet failed to learn; all others did, and all were predicted.
+
+    `errors` has the error of each failed stream by name, `logits` is what the call would have returned.
+    """
+
+    def __init__(self, errors: dict[str, Exception], logits: object) -> None:
+        self.errors, self.logits = errors, logits
+        name, first = next(iter(errors.items()))
+        found = f"{len(errors)} of the streams could not learn; {name!r}: {type(first).__name__}: {first}"
+        super().__init__(f"{found}. Their state is as before; the predictions are in .logits, all errors in .errors")
+
+
 class GroupFailure(ResittaError, RuntimeError):
     """A process of a group that adapts together died, hangs, or is in another state."""
 

@@ -28,15 +28,15 @@ KEPT = ("seed", "precision", "non_finite", "guard")
 """The options that an adapter keeps when it restores the file of another."""
 
 
-def save(adapter: AdapterLike, path: StatePath) -> None:
-    """Write everything about an adapter but its source model, atomically."""
-    document = describe(adapter)
+def save(adapter: AdapterLike, path: StatePath, **more: Any) -> None:
+    """Write everything about an adapter but its source model, atomically; `more` entries are kept beside it."""
+    document = {**describe(adapter), **more}
     document["settings"] = {name: _packed(value) for name, value in document["settings"].items()}
     write_atomically(Path(path), seal({**document, "state": adapter.state_dict()}))
 
 
-def restore(adapter: AdapterLike, path: StatePath) -> None:
-    """Continue from a file. One that does not fit leaves the adapter unchanged.
+def restore(adapter: AdapterLike, path: StatePath) -> dict[str, Any]:
+    """Continue from a file, and return what it holds. One that does not fit leaves the adapter unchanged.
 
     Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
     (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
@@ -52,6 +52,7 @@ def restore(adapter: AdapterLike, path: StatePath) -> None:
             raise BadState(f"{path} was {found}; use resitta.load(model, path)")
     adapter.load_state_dict(document["state"])
     _warn_of_differences(document, described, path)
+    return document
 
 
 def read_adapter(path: StatePath, functions: dict[str, Any], make: Callable[..., A]) -> A:

@@ -1,12 +1,25 @@
 """`with adapter.paused()`: predict without learning."""
 
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
-from resitta.method import AdapterLike
 from resitta.runtime.locks import defer_signals
 
-A = TypeVar("A", bound=AdapterLike)
+
+class Pausable(Protocol):
+    """An adapter, a fleet or one of its streams."""
+
+    @property
+    def pauses(self) -> "Pauses":
+        """The blocks that pause it."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held during a step."""
+
+
+A = TypeVar("A", bound=Pausable)
 
 
 class Pause(Generic[A]):
@@ -32,4 +45,4 @@ class Pause(Generic[A]):
         self.adapter.pauses.discard(self)
 
 
-Pauses = WeakSet[Pause[AdapterLike]]
+Pauses = WeakSet[Pause[Any]]

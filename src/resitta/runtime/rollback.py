@@ -69,6 +69,11 @@ class Rollback:
 
         return undo_all
 
+    def free(self) -> None:
+        """Give back the buffers that hold copies between changes, where memory is worth more than a little time."""
+        if self._tensors is not None:
+            self._tensors.free()
+
     def _keep_host_side(self) -> Undo:
         memories = [memory.keep() for memory in self._memories]
         others = [part.get_extra_state() for part in self._others]
@@ -121,6 +126,10 @@ class Tensors:
             self._copy(self._originals, self._copies)
         else:
             self._copies = copies(self._originals)
+
+    def free(self) -> None:
+        """Forget the copies; `restore` is of no use until the next `keep`."""
+        self._copies = []
 
     def restore(self) -> None:
         """Put the tensors back into their holders, with the values they had."""

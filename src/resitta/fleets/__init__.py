@@ -1,0 +1,7 @@
+"""Many streams on one model: `resitta.fleet`."""
+
+from resitta.fleets.fleet import Fleet, fleet
+from resitta.fleets.records import StreamEvent, StreamStats
+from resitta.fleets.stream import Stream
+
+__all__ = ["Fleet", "Stream", "StreamEvent", "StreamStats", "fleet"]
