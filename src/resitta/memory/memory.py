@@ -179,7 +179,7 @@ class Memory(nn.Module, ABC):
     def _make_room(self, images: Tensor) -> None:
         shape, form = (self.capacity, *images.shape[1:]), self._kept(images[:1])
         if self.size == 0 and self.images.shape != shape:
-            self.images = form.new_zeros(shape)
+            self.images = zeros(shape, form)
         self.images = self.images.to(form)  # a state loaded before the first image may lie on another device
         if self.images.shape != shape:
             kept, found = tuple(self.images.shape[1:]), tuple(images.shape[1:])
@@ -220,6 +220,18 @@ class Memory(nn.Module, ABC):
         for name in _COUNTERS:
             setattr(self, name, int(state[name]))
         self.reindex()
+
+
+def zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Zeros of another tensor's type, where that is. On a CPU they take memory only once they are written to.
+
+    >>> zeros((2,), torch.ones(1, dtype=torch.bfloat16))
+    tensor([0., 0.], dtype=torch.bfloat16)
+    """
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    untouched = np.zeros(math.prod(shape) * like.element_size(), np.uint8)
+    return torch.from_numpy(untouched).view(like.dtype).view(shape)
 
 
 _HOST_ARRAYS = ("all_labels", "all_entropies", "births")

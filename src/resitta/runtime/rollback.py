@@ -71,8 +71,7 @@ class Rollback:
 
     def free(self) -> None:
         """Give back the buffers that hold copies between changes, where memory is worth more than a little time."""
-        if self._tensors is not None:
-            self._tensors.free()
+        self._tensors = None
 
     def _keep_host_side(self) -> Undo:
         memories = [memory.keep() for memory in self._memories]
@@ -126,10 +125,6 @@ class Tensors:
             self._copy(self._originals, self._copies)
         else:
             self._copies = copies(self._originals)
-
-    def free(self) -> None:
-        """Forget the copies; `restore` is of no use until the next `keep`."""
-        self._copies = []
 
     def restore(self) -> None:
         """Put the tensors back into their holders, with the values they had."""
