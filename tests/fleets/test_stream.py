@@ -1,0 +1,51 @@
+"""One stream of a fleet, as its user holds it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.conftest import small_network, stream
+
+import resitta
+from resitta.errors import BadSetting
+
+
+def test_it_stays_valid_while_the_stream_is_away(tmp_path: Path) -> None:
+    fleet = resitta.fleet(small_network(), "resitta", folder=tmp_path, max_streams=1)
+    one, other = fleet["one"], fleet["other"]
+    one(stream(8))
+    other(stream(4))
+    assert [row.in_memory for row in fleet.stats.values()] == [False, True]
+    assert one.stats.samples == 8
+    assert [row.in_memory for row in fleet.stats.values()] == [True, False]
+    assert repr(one) == "<stream 'one'>"
+
+
+def test_it_is_saved_as_an_adapter_is(tmp_path: Path) -> None:
+    fleet = resitta.fleet(small_network(), "resitta", capacity=8, update_every=8)
+    fleet["a"](stream(64))
+    fleet["a"].save(tmp_path / "a")
+    alone = resitta.load(small_network(), tmp_path / "a")
+    fleet["b"].restore(tmp_path / "a")
+    images = stream(8, seed=3)
+    assert torch.equal(alone(images), fleet["b"](images))
+    fleet["b"].reset()
+    assert fleet["b"].stats.samples == 0
+
+
+def test_callbacks_of_one_stream_are_its_own(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Count(resitta.Callback):
+        def after_step(self, adapter: object, images: torch.Tensor, logits: torch.Tensor) -> None:
+            seen.append(len(images))
+
+    fleet = resitta.fleet(small_network(), "resitta", folder=tmp_path, max_streams=2)
+    fleet["a"].add_callback(Count())
+    fleet(stream(5), ["a", "b", "a", "b", "a"])
+    fleet["c"](stream(1))
+    fleet["d"](stream(1))
+    fleet["a"](stream(2))
+    assert seen == [3, 2]
+    with pytest.raises(BadSetting, match="a callback derives from"):
+        fleet["a"].add_callback(print)  # type: ignore[arg-type]
