@@ -18,6 +18,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +97,13 @@ def memory(args: argparse.Namespace) -> None:
         learn_once(fleet, f"camera-{number}", side, args)
     grown = (used(args) - before) / args.streams
     adapter = fleet["first"].adapter
-    bank = adapter.learner.memory().images
+    bank: Tensor = adapter.learner.memory().images  # type: ignore[union-attr]
     held = 4 * 4 * sum(layer.num_features for _, layer in bn_layers(model))
     needed = held + bank.nbytes
     tensors = owned_bytes(adapter)
     seconds = time.perf_counter() - started
     print(f"{args.network}, {args.streams} streams, {side}×{side}, on {args.device}; {seconds:.0f} s")
-    print(
-        f"statistics and affine parameters {held / 1e3:,.0f} kB + bank {bank.nbytes / 1e3:,.0f} kB = {needed / 1e3:,.0f} kB"
-    )
+    print(f"statistics and affine parameters {held / 1e3:,.0f} kB + bank {bank.nbytes / 1e3:,.0f} kB")
     print(f"tensors of a stream {tensors / 1e3:,.0f} kB: {tensors / needed:.2f} times that")
     print(f"memory of a stream {grown / 1e3:,.0f} kB: {grown / needed:.2f} times that")
     print(
@@ -187,7 +186,8 @@ def cost(args: argparse.Namespace) -> None:
 @torch.no_grad()
 def perturb(network: Any) -> None:
     """Move statistics and affine parameters by an amount that differs between streams."""
-    for _, layer in bn_layers(network.model):
+    layers: list[Any] = [layer for _, layer in bn_layers(network.model)]
+    for layer in layers:
         layer.running_mean += 0.3 * layer.running_var.sqrt() * torch.randn_like(layer.running_mean)
         layer.running_var *= 0.5 + torch.rand_like(layer.running_var)
         layer.weight *= 0.8 + 0.4 * torch.rand_like(layer.weight)
@@ -282,7 +282,12 @@ def cameras(args: argparse.Namespace) -> None:
 
 def adapter_of(adapter: Any) -> Callable[[Tensor, list[str]], Tensor]:
     """One adapter for all streams."""
-    return lambda images, _: adapter(images)
+
+    def predict(images: Tensor, _: list[str]) -> Tensor:
+        logits: Tensor = adapter(images)
+        return logits
+
+    return predict
 
 
 def nearest(args: argparse.Namespace) -> None:
@@ -292,20 +297,14 @@ def nearest(args: argparse.Namespace) -> None:
     for start in ("source", "nearest"):
         fleet = resitta.fleet(ground.model, args.method, updates_per_call=None, start=start)
         ground.errors(fleet, noise=False)
-        late = Late(fleet)
-        late.errors = ground.errors(late, noise=False, part=1)
-        print(f"start={start!r}: {late.errors.mean():.2f}", flush=True)
+        errors = ground.errors(partial(as_new, fleet), noise=False, part=1)
+        print(f"start={start!r}: {errors.mean():.2f}", flush=True)
 
 
-class Late:
-    """Feeds the same cameras under new names."""
-
-    def __init__(self, fleet: Any) -> None:
-        self.fleet = fleet
-
-    def __call__(self, images: Tensor, names: list[str]) -> Tensor:
-        """Predict and learn."""
-        return self.fleet(images, [f"new {name}" for name in names])
+def as_new(fleet: Any, images: Tensor, names: list[str]) -> Tensor:
+    """Predict and learn under new names."""
+    logits: Tensor = fleet(images, [f"new {name}" for name in names])
+    return logits
 
 
 def main() -> None:

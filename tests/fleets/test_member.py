@@ -2,11 +2,10 @@
 
 import torch
 from tests.conftest import small_network, stream
+from tests.fleets.mixed import QUICK
 
 import resitta
 from resitta.fleets.member import Member, Waiting
-
-QUICK = {"capacity": 8, "update_every": 8}
 
 
 def member() -> Member:

@@ -16,7 +16,7 @@ def test_it_averages_over_all_images_however_they_come() -> None:
     rows = image_statistics(images).double().numpy()
     for size in (1, 7, 300):
         looks = Appearance()
-        for some in images.split(size):
+        for some in torch.split(images, size):
             looks = looks.add(some)
         assert looks.seen == 300
         np.testing.assert_allclose(looks.mean, rows.mean(axis=0), rtol=1e-5)

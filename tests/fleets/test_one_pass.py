@@ -18,7 +18,8 @@ class ActivatedBN(nn.BatchNorm2d):
     """A layer that does more than normalise, as in timm."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.silu(super().forward(x))
+        activated: Tensor = nn.functional.silu(super().forward(x))
+        return activated
 
 
 class Residual(nn.Module):
@@ -30,7 +31,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = x + self.conv(self.bn(x).relu_())
-        return y + self.bn(y)
+        again: Tensor = self.bn(y)
+        return y + again
 
 
 def convolutional() -> nn.Module:

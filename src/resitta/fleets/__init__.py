@@ -1,6 +1,6 @@
 """Many streams on one model: `resitta.fleet`."""
 
-from resitta.fleets.fleet import Fleet, fleet
+from resitta.fleets.api import Fleet, fleet
 from resitta.fleets.records import StreamEvent, StreamStats
 from resitta.fleets.stream import Stream
 

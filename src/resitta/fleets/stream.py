@@ -13,7 +13,7 @@ from resitta.runtime.locks import synchronized
 from resitta.runtime.pausing import Pause, Pauses
 
 if TYPE_CHECKING:
-    from resitta.fleets.fleet import Fleet
+    from resitta.fleets.api import Fleet
 
 
 class Stream:
@@ -41,7 +41,7 @@ class Stream:
 
         It is the stream only as long as that stays in memory: ask for it again rather than keep it.
         """
-        member = self.fleet.enter(self.name)
+        member = self.fleet.roster.enter(self.name)
         member.settle()
         return member.here
 
@@ -79,7 +79,7 @@ class Stream:
     @synchronized
     def add_callback(self, callback: Callback) -> None:
         """Call a callback's hooks around each learning step of this stream, also after it was on disk."""
-        member = self.fleet.enter(self.name)
+        member = self.fleet.roster.enter(self.name)
         member.here.add_callback(callback)
         member.callbacks.append(callback)
 

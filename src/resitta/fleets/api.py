@@ -1,41 +1,35 @@
 """`fleet(model, "resitta")`: one adapter for each stream, one forward pass for a batch of many streams."""
 
 import logging
-from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from resitta.adapter import Adapter, adapt
 from resitta.checkpoint.io import StatePath
-from resitta.errors import BadImages, BadSetting, NotSaved, StreamFailure
+from resitta.errors import BadImages, BadSetting, StreamFailure
 from resitta.fleets.files import StreamFiles, check_name
-from resitta.fleets.member import Member, Waiting
-from resitta.fleets.nearest import Appearance, copy_networks, nearest
+from resitta.fleets.learning import Learning
+from resitta.fleets.member import Member
 from resitta.fleets.one_pass import MixedSamples, OnePass, fits_one_pass
-from resitta.fleets.records import StreamEvent, StreamEventHandler, StreamStats
+from resitta.fleets.records import StreamEventHandler, StreamStats
+from resitta.fleets.roster import Roster, Rules, Start
 from resitta.fleets.stream import Stream
-from resitta.fleets.turns import Turns
 from resitta.inputs import PixelRange, check_form, checked, refuse_recording
 from resitta.method import Method
-from resitta.monitor.events import Event, Listener
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
-from resitta.settings import check_settings, setting
 from resitta.training.network import Network
 
 if TYPE_CHECKING:
     from threading import RLock
 
 logger = logging.getLogger(__name__)
-Start = Literal["source", "nearest"]
-ROOM = 256
-"""How many samples of all streams together may wait; further ones are predicted, but not learned from."""
 
 
 def fleet(
@@ -91,19 +85,6 @@ def fleet(
     return Fleet(template, rules, lock=lock, folder=folder, cuda_graphs=graphs)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The arguments of `fleet` that are its own, checked."""
-
-    max_streams: int = setting(1000, at_least=1)
-    updates_per_call: int | None = setting(2, at_least=1)
-    autosave: int | None = setting(10, at_least=1)
-    start: Start = setting("source")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-
 class Fleet:
     """Many adapters on one model, by the name of their stream. Make one with `resitta.fleet`.
 
@@ -111,21 +92,16 @@ class Fleet:
     """
 
     def __init__(
-        self, template: Adapter, rules: "Rules", *, lock: "RLock", folder: StatePath | None, cuda_graphs: bool
+        self, template: Adapter, rules: Rules, *, lock: "RLock", folder: StatePath | None, cuda_graphs: bool
     ) -> None:
         self.template, self.rules, self.lock, self.pauses = template, rules, lock, Pauses()
         self.files = None if folder is None else StreamFiles(Path(folder))
-        saved = () if self.files is None else self.files.names()
-        self._members = {name: Member(name, saved=True) for name in saved}
-        self._present: OrderedDict[str, Member] = OrderedDict()
-        self._places = list(range(rules.max_streams))[::-1]
-        self._turns = Turns()
-        self._pausing: defaultdict[str, Pauses] = defaultdict(Pauses)
-        self._handlers: list[StreamEventHandler] = []
+        self.roster = Roster(template, rules, self.files)
+        self.learning = Learning(self.roster, self.only_predicts)
+        self._pauses: defaultdict[str, Pauses] = defaultdict(Pauses)
         self.one_pass: OnePass | None = None
-        if fits_one_pass(template.learner):
-            like = template.learner.exportable_network()
-            assert like is not None  # it fits
+        like = template.learner.exportable_network()
+        if like is not None and fits_one_pass(template.learner):
             with torch.inference_mode(False):
                 self.one_pass = OnePass(self.source, like, cuda_graphs=cuda_graphs)
 
@@ -150,8 +126,10 @@ class Fleet:
             if len(parts) > self.rules.max_streams:
                 found = f"the batch holds images of {len(parts)} streams, max_streams is {self.rules.max_streams}"
                 raise BadSetting(f"{found}; pass fewer at once, or a higher max_streams")
-            members = {name: self.enter(name, among=parts) for name in parts}
-            self._begin_near(members, images, parts)
+            members = {name: self.roster.enter(name, among=parts) for name in parts}
+            if self.rules.start == "nearest" and not self.pauses:
+                for name, part in parts.items():
+                    self.roster.begin(members[name], self.source.pixels(images[part]))
             logits, errors = self._answer(images, members, parts, finite)
             answers = torch.empty_like(logits).index_copy_(0, order.to(logits.device), logits)
             if errors:
@@ -182,17 +160,18 @@ class Fleet:
             except MixedSamples:
                 logger.warning("the model mixes the images of a batch: each stream is predicted in a pass of its own")
                 self.one_pass = None
+                self.sync()
         answers, errors = {}, {}
         for name, part in parts.items():
             member, some = members[name], images[part]
             try:
-                with member.here.paused() if self._is_paused(member) else nullcontext():
+                with member.here.paused() if self.only_predicts(member) else nullcontext():
                     answers[name] = member.here(some)
             except Exception as error:
                 errors[name] = error
                 with member.here.paused():
                     answers[name] = member.here(some)
-            self._save_if_due(member)
+            self.roster.save_if_due(member)
         return torch.cat([answers[name] for name in parts]), errors
 
     def _in_one_pass(
@@ -209,14 +188,14 @@ class Fleet:
             if usable is not None:
                 some, predicted = some[usable], predicted[usable]
             try:
-                answer = self._learn(member, some, predicted)
+                answer = self.learning.offer(member, some, predicted)
             except Exception as error:
                 errors[name] = error
                 continue
             if answer is not predicted:
                 answers = answers.clone() if answers is logits else answers
                 answers[part][slice(None) if usable is None else usable] = answer
-        errors.update(self._take_turns())
+        errors.update(self.learning.take_turns())
         return answers, errors
 
     def _predict(self, images: Tensor, members: dict[str, Member], parts: dict[str, slice]) -> Tensor:
@@ -235,108 +214,17 @@ class Fleet:
                 network.channels_last = self.one_pass.network.channels_last  # it found out which layout works
         return logits
 
-    # --- learning -----------------------------------------------------------------------------------------------------
+    def only_predicts(self, member: Member) -> bool:
+        """Whether a stream, or the whole fleet, is paused."""
+        return any((self.pauses, self._pauses.get(member.name), member.here.pauses))
 
-    def _is_paused(self, member: Member) -> bool:
-        return any((self.pauses, self._pausing.get(member.name), member.here.pauses))
-
-    def _learn(self, member: Member, images: Tensor, logits: Tensor) -> Tensor:
-        """Learn from predicted samples at once unless that may update; return the logits, corrected by the prior."""
-        adapter = member.here
-        if self._is_paused(member):
-            return logits if adapter.prior is None else adapter.prior.peek(logits)
-        may_update = bool(member.waiting) or adapter.learner.may_update(images)
-        if not may_update or self.rules.updates_per_call is None:
-            answer = member.learn(images, logits)
-            self._save_if_due(member)
-            return answer
-        answer = logits if adapter.prior is None else adapter.prior(logits)
-        member.waiting.append(Waiting(images, answer if adapter.method.feedback else logits))
-        self._turns.join(member.name)
-        return answer
-
-    def _take_turns(self) -> dict[str, Exception]:
-        """Let streams that are due update, as far as a call may; copy what waits on. Return the errors."""
-        errors: dict[str, Exception] = {}
-        left = self.rules.updates_per_call or 0
-        while left > 0 and self._turns and not self.pauses:
-            member = self._members[self._turns.take(lambda name: self._members[name].drift())]
-            if self._is_paused(member):  # it joins again with its next samples
-                continue
-            try:
-                left -= max(1, member.catch_up())
-            except Exception as error:
-                errors[member.name] = error
-                left -= 1
-            if member.waiting:
-                self._turns.join(member.name)
-            self._save_if_due(member)
-        self._keep_waiting()
-        return errors
-
-    def _keep_waiting(self) -> None:
-        """Copy the samples that wait on, and drop the newest of the streams with the most, where there are too many."""
-        waiting = [member for member in self._present.values() if member.waiting]
-        while sum(member.waiting_samples for member in waiting) > ROOM:
-            most = max(waiting, key=lambda member: member.waiting_samples)
-            most.dropped += len(most.waiting.pop().images)
-        for member in waiting:
-            member.own_waiting()
+    # --- learning, memory and disk ------------------------------------------------------------------------------------
 
     @synchronized
     def sync(self) -> None:
         """Learn from all samples that wait, whatever time it takes."""
-        for member in list(self._present.values()):
-            self._settle(member)
-
-    def _settle(self, member: Member) -> None:
-        self._turns.leave(member.name)
-        member.settle()
-
-    # --- memory and disk ----------------------------------------------------------------------------------------------
-
-    def enter(self, name: str, among: Collection[str] = ()) -> Member:
-        """Bring a stream into memory, in the place of the one used least recently but for those `among`."""
-        member = self._members.get(check_name(name)) or Member(name)
-        if member.adapter is None:
-            while len(self._present) >= self.rules.max_streams:
-                self._put_away(next(other for other in self._present.values() if other.name not in among))
-            adapter = self.template.sibling()
-            if member.saved and self.files is not None:
-                member.appearance = Appearance.of(self.files.restore(name, adapter))
-            member.enter(adapter, self._places.pop())
-            self._members[name] = self._present[name] = member
-            for handler in self._handlers:
-                self._attach(member, handler)
-        self._present.move_to_end(name)
-        return member
-
-    def _put_away(self, member: Member) -> None:
-        """Write a stream to the folder and take it out of memory."""
-        if self.files is None:
-            found = f"{len(self._present)} streams are in memory, as many as max_streams allows, and none can leave it"
-            raise BadSetting(f"{found}; pass folder=, a higher max_streams=, or call fleet.remove(name)")
-        try:
-            self._settle(member)
-        except Exception:
-            logger.exception("stream %r failed to learn what had waited; its state is as before", member.name)
-        self._save(member)
-        self._places.append(member.leave())
-        del self._present[member.name]
-
-    def _begin_near(self, members: dict[str, Member], images: Tensor, parts: dict[str, slice]) -> None:
-        """With `start="nearest"`, note how streams look, and let new ones begin where the nearest one is."""
-        if self.rules.start != "nearest" or self.pauses:
-            return
-        for name, part in parts.items():
-            member, pixels = members[name], self.source.pixels(images[part])
-            if not member.here.samples and not member.appearance.seen:
-                known = {other.name: other.appearance for other in self._present.values() if other is not member}
-                if (found := nearest(Appearance().add(pixels), known)) is not None:
-                    logger.info("stream %r begins with the networks of %r, which looks alike", name, found)
-                    copy_networks(self._present[found].here.learner, member.here.learner)
-                    member.has_moved()
-            member.appearance = member.appearance.add(pixels)
+        for member in self.roster.present.values():
+            self.roster.settle(member)
 
     @synchronized
     def save(self) -> None:
@@ -344,34 +232,13 @@ class Fleet:
         if self.files is None:
             raise BadSetting("the fleet has no folder to save to; pass folder=, or save fleet[name] to a file")
         self.sync()
-        for member in self._present.values():
-            self._save(member)
-
-    def _save(self, member: Member) -> None:
-        """Write a stream to the folder if it differs from what is there."""
-        if self.files is not None and member.changed:
-            member.saved_updates = member.here.learner.updates
-            self.files.save(member.name, member.here, member.appearance.state())
-            member.saved, member.changed = True, False
-
-    def _save_if_due(self, member: Member) -> None:
-        """Autosave; one that fails is tried again after as many updates."""
-        further = abs(member.here.learner.updates - member.saved_updates)  # after a reset there are fewer
-        if self.files is not None and self.rules.autosave is not None and further >= self.rules.autosave:
-            try:
-                self._save(member)
-            except NotSaved as error:
-                logger.error("autosave of stream %r failed, the stream continues: %s", member.name, error)
+        for member in self.roster.present.values():
+            self.roster.save(member)
 
     @synchronized
     def remove(self, name: str) -> None:
         """Forget a stream, in memory and in the folder."""
-        member = self._members.pop(check_name(name), None)
-        self._turns.leave(name)
-        if self._present.pop(name, None) is not None and member is not None:
-            self._places.append(member.leave())
-        if self.files is not None:
-            self.files.remove(name)
+        self.roster.remove(name)
 
     def close(self) -> None:
         """Save what has changed, if there is a folder, and release the folder to other writers."""
@@ -389,44 +256,34 @@ class Fleet:
 
     def __getitem__(self, name: str) -> Stream:
         """One stream, known or new."""
-        return Stream(self, name, self._pausing[check_name(name)])
+        return Stream(self, name, self._pauses[check_name(name)])
 
     def __contains__(self, name: object) -> bool:
-        return name in self._members
+        return name in self.roster.members
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._members))
+        return iter(list(self.roster.members))
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.roster.members)
 
     @property
     @synchronized
     def stats(self) -> dict[str, StreamStats]:
         """A row of numbers for each stream, in memory or in the folder."""
-        return {name: m.last if m.adapter is None else m.stats() for name, m in self._members.items()}
+        return {name: m.last if m.adapter is None else m.stats() for name, m in self.roster.members.items()}
 
     @synchronized
     def listen(self, handler: StreamEventHandler) -> None:
         """Call a function with a `StreamEvent` for each event of every stream."""
-        self._handlers.append(handler)
-        for member in self._present.values():
-            self._attach(member, handler)
-
-    def _attach(self, member: Member, handler: StreamEventHandler) -> None:
-        def report(event: Event) -> None:
-            handler(StreamEvent(stream=member.name, event=event))
-
-        listener, memory = Listener(report), member.here.learner.memory()
-        listener.updates, listener.clock = member.here.learner.updates, 0 if memory is None else memory.clock
-        member.here.add_callback(listener)
+        self.roster.listen(handler)
 
     def paused(self) -> Pause[Self]:
         """Predict without learning inside the `with` block."""
         return Pause(self)
 
     def __repr__(self) -> str:
-        count = f"{len(self._members)} streams, {len(self._present)} in memory"
+        count = f"{len(self.roster.members)} streams, {len(self.roster.present)} in memory"
         return f"<fleet of {count}, method={self.template.method!r}>"
 
 

@@ -1,56 +1,21 @@
 """Streams of a fleet behave as adapters of their own, whatever the others do."""
 
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.conftest import small_network, stream
+from tests.fleets.mixed import QUICK, batches, rows, separately, states
 from torch import Tensor, nn
 
 import resitta
 from resitta.checkpoint.tree import same
 from resitta.conformance.subject import spread_images, spread_network
-from resitta.errors import BadImages, BadSetting, BadState, NonFiniteImages, NotSaved, StreamFailure
-from resitta.fleets import StreamEvent, StreamStats
-from resitta.fleets.fleet import ROOM
+from resitta.errors import BadImages, BadSetting, NonFiniteImages, StreamFailure
+from resitta.fleets import StreamEvent
 from resitta.monitor.events import GuardFired, Updated
-
-QUICK: dict[str, Any] = {"capacity": 8, "update_every": 8}
-"""Settings of ResiTTA and RoTTA for short streams."""
-Fed = list[tuple[Tensor, list[str]]]
-
-
-def batches(streams: int, length: int, each: int = 2) -> Fed:
-    """Mixed batches: each holds `each` images of every stream, in turn; streams differ in their images."""
-    own = torch.stack([stream(length * each, seed=number) for number in range(streams)], dim=1)
-    names = [f"s{number}" for number in range(streams)] * each
-    return [(images.flatten(0, 1), names) for images in own.split(each)]
-
-
-def separately(make: Callable[[], resitta.Adapter], fed: Fed) -> tuple[list[Tensor], dict[str, resitta.Adapter]]:
-    """The logits of one adapter per stream, in the order of the batches."""
-    adapters = {name: make() for name in fed[0][1]}
-    logits = []
-    for images, names in fed:
-        answers = torch.empty(len(names), 5)
-        for name, adapter in adapters.items():
-            places = [index for index, other in enumerate(names) if other == name]
-            answers[places] = adapter(images[places]).float()
-        logits.append(answers)
-    return logits, adapters
-
-
-def states(fleet: resitta.Fleet) -> dict[str, dict[str, Any]]:
-    return {name: fleet[name].adapter.state_dict() for name in fleet}
-
-
-def rows(fleet: resitta.Fleet) -> list[StreamStats]:
-    return [row for _, row in sorted(fleet.stats.items())]
 
 
 @pytest.mark.parametrize(
@@ -125,59 +90,6 @@ def test_an_update_leaves_no_copies_behind() -> None:
     fleet["a"](stream(16))
     assert fleet["a"].stats.updates == 2
     assert fleet["a"].adapter.rollback._tensors is None
-
-
-# --- the budget -------------------------------------------------------------------------------------------------------
-
-
-def test_a_call_makes_no_more_updates_than_it_may_and_none_is_lost() -> None:
-    fleet = resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK)
-    total = 0
-    for images, names in batches(streams=5, length=8):
-        fleet(images, names)
-        now = sum(row.updates or 0 for row in rows(fleet))
-        assert now <= total + 1
-        total = now
-    assert total == 5, "all are due in the fourth call; one updates in each call from there on"
-    fleet.sync()
-    assert [(row.samples, row.updates, row.waiting) for row in rows(fleet)] == [(16, 2, 0)] * 5
-
-
-def test_samples_that_wait_are_learned_in_order_with_the_logits_they_got() -> None:
-    fleet = resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK)
-    fed = batches(streams=3, length=5)
-    logits = [fleet(images, names) for images, names in fed]
-    assert any(row.waiting for row in rows(fleet))
-    fleet.sync()
-    for index in range(3):
-        adapter = resitta.adapt(fleet.source.model, "resitta", **QUICK)
-        for (images, _), answers in zip(fed, logits, strict=True):
-            adapter.learn_from(images[index::3], answers[index::3])
-        assert same(fleet[f"s{index}"].adapter.state_dict(), adapter.state_dict())
-
-
-def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
-    fleets = [resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK) for _ in range(2)]
-    for images, names in batches(streams=3, length=6):
-        fleets[0](images, names)
-        overwritten = images.clone()
-        fleets[1](overwritten, names).zero_()
-        overwritten.fill_(0.5)
-    for fleet in fleets:
-        fleet.sync()
-    assert same(states(fleets[0]), states(fleets[1]))
-
-
-def test_too_many_waiting_samples_are_dropped_and_counted() -> None:
-    fleet = resitta.fleet(small_network(), "tribe", updates_per_call=1)
-    for step in range(4):
-        fleet(stream(120, seed=step), [f"s{number % 3}" for number in range(120)])
-    assert 0 < sum(row.waiting for row in rows(fleet)) <= ROOM
-    assert sum((row.samples or 0) + row.waiting + row.dropped for row in rows(fleet)) == 480
-    assert sum(row.dropped for row in rows(fleet)) >= 480 - ROOM - 4 * 40
-
-
-# --- isolation --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("guard", [False, True])
@@ -263,9 +175,6 @@ def test_images_that_are_not_finite_are_predicted_only() -> None:
         torch.testing.assert_close(logits[index::3], alone, rtol=1e-5, atol=1e-5)
 
 
-# --- pauses, events, threads ------------------------------------------------------------------------------------------
-
-
 def test_a_paused_fleet_and_a_paused_stream_only_predict() -> None:
     fleet = resitta.fleet(small_network(), "resitta", label_prior="temporal", **QUICK)
     fed = batches(streams=2, length=6)
@@ -341,152 +250,6 @@ def test_what_is_done_to_an_adapter_shows_in_the_next_mixed_batch(tmp_path: Path
     fleet["s0"].adapter(stream(64, seed=9))
     assert not torch.allclose(predicted()[0::2], learned[0::2], atol=1e-4)
     torch.testing.assert_close(fleet["s1"].export()(images)[1::2], learned[1::2], rtol=1e-5, atol=1e-5)
-
-
-# --- memory and disk --------------------------------------------------------------------------------------------------
-
-
-def test_streams_go_to_the_folder_and_come_back_exactly(tmp_path: Path, one_thread: None) -> None:
-    settings: dict[str, Any] = {"guard": True, "label_prior": "temporal", "updates_per_call": None, **QUICK}
-    few = resitta.fleet(small_network(), "resitta", folder=tmp_path, max_streams=2, **settings)
-    many = resitta.fleet(small_network(), "resitta", **settings)
-    for images, names in batches(streams=4, length=12):
-        for pair in (("s0", "s1"), ("s2", "s3")):
-            places = [place for place, name in enumerate(names) if name in pair]
-            chosen = [names[place] for place in places]
-            assert torch.equal(few(images[places], chosen), many(images[places], chosen))
-        assert sum(row.in_memory for row in rows(few)) == 2
-    assert len(few) == 4
-    assert [row.updates for row in rows(few)] == [3] * 4
-    for name in many:
-        assert same(few[name].adapter.state_dict(), many[name].adapter.state_dict())
-
-
-def test_a_full_fleet_without_a_folder_says_what_to_do() -> None:
-    fleet = resitta.fleet(small_network(), "resitta", max_streams=2, **QUICK)
-    images = stream(3)
-    fleet(images[:2], ["a", "b"])
-    with pytest.raises(
-        BadSetting, match=r"2 streams are in memory.*folder=, a higher max_streams=, or call fleet.remove"
-    ):
-        fleet["c"](images)
-    with pytest.raises(BadSetting, match="images of 3 streams, max_streams is 2"):
-        fleet(images, ["a", "b", "c"])
-    assert "c" not in fleet
-    fleet.remove("a")
-    assert fleet["c"](images).shape == (3, 5)
-    assert list(fleet) == ["b", "c"]
-
-
-def test_a_fleet_continues_from_its_folder(tmp_path: Path, one_thread: None) -> None:
-    fed = batches(streams=3, length=10)
-    settings: dict[str, Any] = {"updates_per_call": None, "start": "nearest", **QUICK}
-    whole = resitta.fleet(small_network(), "resitta", **settings)
-    expected = [whole(images, names) for images, names in fed]
-    known: list[set[str]] = []
-    for part in (fed[:5], fed[5:]):
-        with resitta.fleet(small_network(), "resitta", folder=tmp_path, **settings) as fleet:
-            known.append(set(fleet))
-            logits = [fleet(images, names) for images, names in part]
-    assert known == [set(), {"s0", "s1", "s2"}]
-    assert torch.equal(logits[-1], expected[-1])
-    assert same(states(fleet), states(whole))
-
-
-def test_a_folder_has_one_fleet_and_a_damaged_file_is_named(tmp_path: Path) -> None:
-    fleet = resitta.fleet(small_network(), "resitta", folder=tmp_path, **QUICK)
-    with pytest.raises(BadSetting, match="keeps its state in"):
-        resitta.fleet(small_network(), "resitta", folder=tmp_path, **QUICK)
-    fleet(stream(2), ["a", "b"])
-    fleet.close()
-    path = next(tmp_path.glob("stream-a*"))
-    path.write_bytes(path.read_bytes()[:-1])
-    again = resitta.fleet(small_network(), "resitta", folder=tmp_path, **QUICK)
-    assert again["b"].stats.samples == 1
-    with pytest.raises(BadState, match="stream-a.safetensors is truncated"):
-        again(stream(2), ["a", "b"])
-    assert again["b"].stats.samples == 1
-    again.remove("a")
-    assert again(stream(2), ["a", "b"]).shape == (2, 5)
-
-
-def test_a_full_disk_does_not_stop_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    fleet = resitta.fleet(small_network(), "resitta", folder=tmp_path, autosave=1, **QUICK)
-    fleet["a"](stream(8))
-    path = next(tmp_path.glob("stream-a*"))
-    before = path.read_bytes()
-
-    def full(*_: Any, **__: Any) -> None:
-        raise NotSaved("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("resitta.fleets.files.store.save", full)
-        fleet["a"](stream(8))
-        assert "autosave of stream 'a' failed" in caplog.text
-        with pytest.raises(NotSaved):
-            fleet.save()
-    assert path.read_bytes() == before
-    fleet.close()
-    assert path.read_bytes() != before
-
-
-KILLED = """
-import sys, torch, resitta
-from tests.fleets.test_fleet import QUICK, batches
-from tests.conftest import small_network
-torch.set_num_threads(1)
-fleet = resitta.fleet(small_network(), "resitta", folder=sys.argv[1], autosave=1, updates_per_call=1, **QUICK)
-while True:
-    for images, names in batches(streams=4, length=40):
-        fleet(images, names)
-        print("fed", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_leaves_every_stream_at_a_state_it_had_saved(tmp_path: Path, one_thread: None) -> None:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    fed = [process.stdout.readline() for _ in range(17)]
-    process.kill()
-    process.wait(30)
-    assert fed == [b"fed\n"] * 17
-    saved: dict[str, list[Any]] = {}
-    replayed = resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK)
-    for images, names in batches(streams=4, length=40):
-        before = {name: row.updates for name, row in replayed.stats.items()}
-        replayed(images, names)
-        for name, row in replayed.stats.items():
-            if row.updates != before.get(name, 0):
-                saved.setdefault(name, []).append(replayed._members[name].here.state_dict())
-    found = resitta.fleet(small_network(), "resitta", folder=tmp_path, **QUICK)
-    assert set(found) == {"s0", "s1", "s2", "s3"}
-    for name in found:
-        state = found[name].adapter.state_dict()
-        assert any(same(state, known) for known in saved[name]), name
-        assert found[name].stats.updates >= 2, "calls 4 to 17 made 14 updates"
-
-
-# --- starts, names and arguments --------------------------------------------------------------------------------------
-
-
-def test_a_new_stream_may_start_where_the_nearest_one_is() -> None:
-    model, dark = small_network(), 0.1 * torch.rand(200, 3, 10, 10)
-    fleets = {start: resitta.fleet(model, "resitta", start=start, **QUICK) for start in ("source", "nearest")}
-    for fleet in fleets.values():
-        fleet["night"](dark)
-        fleet["day"](stream(200))
-        fleet["new"](dark[:4])
-    night, new = (fleets["nearest"][name].adapter.learner.exportable_network() for name in ("night", "new"))
-    assert night is not None
-    assert new is not None
-    for mine, its in zip(new.parameters(), night.parameters(), strict=True):
-        assert torch.equal(mine, its)
-    stats = fleets["nearest"]["new"].stats
-    assert (stats.samples, stats.updates, stats.bank and stats.bank.occupancy) == (4, 0, 4)
-    assert stats.mean_drift > fleets["source"]["new"].stats.mean_drift == 0
-    fleets["nearest"]["bright"](torch.ones(4, 3, 10, 10))
-    assert fleets["nearest"]["bright"].stats.mean_drift == 0, "nothing known looks like that"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Learning on a budget: a call makes so many updates, and what waits is neither lost nor changed."""
+
+from tests.conftest import small_network, stream
+from tests.fleets.mixed import QUICK, batches, rows, states
+
+import resitta
+from resitta.checkpoint.tree import same
+from resitta.fleets.learning import ROOM
+
+
+def test_a_call_makes_no_more_updates_than_it_may_and_none_is_lost() -> None:
+    fleet = resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK)
+    total = 0
+    for images, names in batches(streams=5, length=8):
+        fleet(images, names)
+        now = sum(row.updates or 0 for row in rows(fleet))
+        assert now <= total + 1
+        total = now
+    assert total == 5, "all are due in the fourth call; one updates in each call from there on"
+    fleet.sync()
+    assert [(row.samples, row.updates, row.waiting) for row in rows(fleet)] == [(16, 2, 0)] * 5
+
+
+def test_samples_that_wait_are_learned_in_order_with_the_logits_they_got() -> None:
+    fleet = resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK)
+    fed = batches(streams=3, length=5)
+    logits = [fleet(images, names) for images, names in fed]
+    assert any(row.waiting for row in rows(fleet))
+    fleet.sync()
+    for index in range(3):
+        adapter = resitta.adapt(fleet.source.model, "resitta", **QUICK)
+        for (images, _), answers in zip(fed, logits, strict=True):
+            adapter.learn_from(images[index::3], answers[index::3])
+        assert same(fleet[f"s{index}"].adapter.state_dict(), adapter.state_dict())
+
+
+def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
+    fleets = [resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK) for _ in range(2)]
+    for images, names in batches(streams=3, length=6):
+        fleets[0](images, names)
+        overwritten = images.clone()
+        fleets[1](overwritten, names).zero_()
+        overwritten.fill_(0.5)
+    for fleet in fleets:
+        fleet.sync()
+    assert same(states(fleets[0]), states(fleets[1]))
+
+
+def test_too_many_waiting_samples_are_dropped_and_counted() -> None:
+    fleet = resitta.fleet(small_network(), "tribe", updates_per_call=1)
+    for step in range(4):
+        fleet(stream(120, seed=step), [f"s{number % 3}" for number in range(120)])
+    assert 0 < sum(row.waiting for row in rows(fleet)) <= ROOM
+    assert sum((row.samples or 0) + row.waiting + row.dropped for row in rows(fleet)) == 480
+    assert sum(row.dropped for row in rows(fleet)) >= 480 - ROOM - 4 * 40
