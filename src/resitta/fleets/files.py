@@ -1,6 +1,7 @@
 """One file for each stream of a fleet, in the format of `adapter.save`, in a folder with one writer."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -73,12 +74,17 @@ def encoded(name: str) -> str:
     return "".join(f"%{ord(c):02X}" if c.isascii() and c.isupper() else quote(c, safe="") for c in name)
 
 
+@lru_cache(maxsize=2**16)
+def _length(name: str) -> int:
+    return len(encoded(name))
+
+
 def check_name(name: object) -> str:
     """Refuse what cannot name a stream."""
     if not isinstance(name, str) or not name:
         raise BadSetting(f"a stream's name must be a string of one character or more, found {name!r}")
     try:
-        length = len(encoded(name))
+        length = _length(name)
     except UnicodeEncodeError as error:
         raise BadSetting(f"a stream's name must be valid Unicode, found {name!r}; rename the stream") from error
     if length > LONGEST:

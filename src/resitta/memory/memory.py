@@ -180,7 +180,8 @@ class Memory(nn.Module, ABC):
         shape, form = (self.capacity, *images.shape[1:]), self._kept(images[:1])
         if self.size == 0 and self.images.shape != shape:
             self.images = zeros(shape, form)
-        self.images = self.images.to(form)  # a state loaded before the first image may lie on another device
+        if (self.images.dtype, self.images.device) != (form.dtype, form.device):
+            self.images = self.images.to(form)  # a state loaded before the first image may lie on another device
         if self.images.shape != shape:
             kept, found = tuple(self.images.shape[1:]), tuple(images.shape[1:])
             raise BadImages(f"the memory holds {kept} images, found {found}; resize them, or reset() the adapter")
