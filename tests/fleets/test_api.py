@@ -200,6 +200,8 @@ def test_events_carry_the_name_of_their_stream_also_after_it_was_away(tmp_path: 
         for _ in range(2):
             for name in "ab":
                 fleet[name](stream(8))
+        fleet["a"](stream(4))
+        fleet["b"](stream(4))
     updated = [(e.stream, e.event.updates) for e in heard if isinstance(e.event, Updated)]
     assert updated == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     assert [event.updates for event in own] == [1, 2]

@@ -1,5 +1,8 @@
 """Learning on a budget: a call makes so many updates, and what waits is neither lost nor changed."""
 
+from typing import Any
+
+import torch
 from tests.conftest import small_network, stream
 from tests.fleets.mixed import QUICK, batches, rows, states
 
@@ -36,13 +39,36 @@ def test_samples_that_wait_are_learned_in_order_with_the_logits_they_got() -> No
 
 def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
     fleets = [resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK) for _ in range(2)]
-    for images, names in batches(streams=3, length=6):
-        fleets[0](images, names)
-        overwritten = images.clone()
-        fleets[1](overwritten, names).zero_()
-        overwritten.fill_(0.5)
+    calls = [(images, names) for images, names in batches(streams=6, length=4)]
+    calls += [(stream(3, seed=number), f"s{number}") for number in range(6)]  # a batch of one stream is not rearranged
+    for fleet, overwrites in zip(fleets, (False, True), strict=True):
+        for images, streams in calls:
+            given = images.clone()
+            logits = fleet(given, streams)
+            if overwrites:
+                given.fill_(0.5)
+                logits.zero_()
     for fleet in fleets:
         fleet.sync()
+    assert same(states(fleets[0]), states(fleets[1]))
+
+
+def test_the_label_prior_sees_samples_that_wait_once_and_its_feedback_is_learned() -> None:
+    still: dict[str, Any] = {"nu_b": 0.0, "eta": 0.0, "nu_m": 0.0, **QUICK}  # predictions that learning does not change
+    pool = stream(600)
+    runs = pool[resitta.adapt(small_network(), "source")(pool).argmax(dim=1).argsort(stable=True)]
+    options = {"label_prior": "temporal", "feedback": True}
+    fleets = [
+        resitta.fleet(small_network(), "resitta", updates_per_call=budget, **options, **still) for budget in (1, None)
+    ]
+    for images in torch.split(runs, 4):
+        for fleet in fleets:
+            fleet(images.repeat_interleave(3, dim=0), ["a", "b", "c"] * 4)
+    assert any(row.waiting for row in rows(fleets[0]))
+    fleets[0].sync()
+    prior = fleets[0]["a"].stats.label_prior
+    assert prior is not None
+    assert prior.corrected > 100
     assert same(states(fleets[0]), states(fleets[1]))
 
 

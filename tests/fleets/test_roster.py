@@ -60,6 +60,8 @@ def test_a_fleet_continues_from_its_folder(tmp_path: Path, one_thread: None) -> 
     assert known == [set(), {"s0", "s1", "s2"}]
     assert torch.equal(logits[-1], expected[-1])
     assert same(states(fleet), states(whole))
+    looks = [each.roster.members["s0"].appearance for each in (fleet, whole)]
+    assert same(looks[0].state(), looks[1].state())
 
 
 def test_a_folder_has_one_fleet_and_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -160,7 +160,6 @@ class Fleet:
             except MixedSamples:
                 logger.warning("the model mixes the images of a batch: each stream is predicted in a pass of its own")
                 self.one_pass = None
-                self.sync()
         answers, errors = {}, {}
         for name, part in parts.items():
             member, some = members[name], images[part]

@@ -16,10 +16,11 @@ from resitta.training.network import Network
 
 
 class Waiting(NamedTuple):
-    """Samples of one call that are to be learned from, and their logits."""
+    """Samples of one call that are to be learned from, and their logits; `own` ones are copies."""
 
     images: Tensor
     logits: Tensor
+    own: bool = False
 
 
 class Member:
@@ -79,7 +80,7 @@ class Member:
         """Learn from waiting samples up to the next update; return how many updates that made."""
         learner, made = self.here.learner, 0
         while self.waiting and not (made and learner.may_update(self.waiting[0].images)):
-            images, logits = self.waiting.popleft()
+            images, logits, _ = self.waiting.popleft()
             before = learner.updates
             self.learn(images, logits, corrected=logits)  # the label prior saw them when they were predicted
             made += max(0, learner.updates - before)
@@ -92,7 +93,10 @@ class Member:
 
     def own_waiting(self) -> None:
         """Copy waiting samples, which the caller may overwrite after the call."""
-        self.waiting = deque(Waiting(images.clone(), logits.clone()) for images, logits in self.waiting)
+        copied = (
+            each if each.own else Waiting(each.images.clone(), each.logits.clone(), True) for each in self.waiting
+        )
+        self.waiting = deque(copied)
 
     @property
     def waiting_samples(self) -> int:
