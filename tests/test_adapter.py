@@ -36,6 +36,22 @@ def images(n: int, seed: int = 0, size: int = 10) -> Tensor:
 # --- making one -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_sibling_is_what_the_adapter_was_at_first(method: str, model: nn.Module) -> None:
+    adapter = resitta.adapt(model, method, seed=3, guard=True, label_prior="temporal")
+    adapter.listen(print)
+    fresh = adapter.state_dict()
+    adapter(images(70))
+    sibling = adapter.sibling()
+    assert same(sibling.state_dict(), fresh)
+    assert sibling.source is adapter.source
+    assert len(sibling.callbacks) == 1, "a guard of its own, and no listener"
+    assert sibling.guard is not adapter.guard
+    learned = adapter.state_dict()
+    sibling(images(70, seed=1))
+    assert same(adapter.state_dict(), learned)
+
+
 def test_the_nine_methods_are_there() -> None:
     assert set(METHODS) <= set(resitta.list_methods())
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import resitta
+from resitta.checkpoint import io
 from resitta.checkpoint.format import read, seal
 from resitta.errors import BadState, MissingExtra, NotSaved
 
@@ -194,3 +195,11 @@ def test_equal_options_are_not_worth_a_word(
     adapter.save(tmp_path / "x")
     adapter.restore(tmp_path / "x")
     assert caplog.records == []
+
+
+def test_further_entries_are_kept_and_returned(model: nn.Module, images: Images, tmp_path: Path) -> None:
+    adapter = resitta.adapt(model, "resitta")
+    adapter(images(8))
+    io.save(adapter, tmp_path / "state", stream={"name": "gate"})
+    assert io.restore(adapter.sibling(), tmp_path / "state")["stream"] == {"name": "gate"}
+    assert resitta.load(model, tmp_path / "state").samples == 8

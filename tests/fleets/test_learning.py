@@ -39,8 +39,10 @@ def test_samples_that_wait_are_learned_in_order_with_the_logits_they_got() -> No
 
 def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
     fleets = [resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK) for _ in range(2)]
-    calls = [(images, names) for images, names in batches(streams=6, length=4)]
-    calls += [(stream(3, seed=number), f"s{number}") for number in range(6)]  # a batch of one stream is not rearranged
+    calls = [(images, names) for images, names in batches(streams=12, length=4)]
+    calls += [
+        (stream(3, seed=number), f"s{number}") for number in range(11, 5, -1)
+    ]  # a batch of one stream is not rearranged
     for fleet, overwrites in zip(fleets, (False, True), strict=True):
         for images, streams in calls:
             given = images.clone()
@@ -54,17 +56,24 @@ def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
 
 
 def test_the_label_prior_sees_samples_that_wait_once_and_its_feedback_is_learned() -> None:
-    still: dict[str, Any] = {"nu_b": 0.0, "eta": 0.0, "nu_m": 0.0, **QUICK}  # predictions that learning does not change
+    still: dict[str, Any] = {
+        "norm": "rbn",
+        "nu_b": 0.0,
+        "nu_m": 0.0,
+        **QUICK,
+    }  # predictions that learning does not change
     pool = stream(600)
     runs = pool[resitta.adapt(small_network(), "source")(pool).argmax(dim=1).argsort(stable=True)]
     options = {"label_prior": "temporal", "feedback": True}
     fleets = [
-        resitta.fleet(small_network(), "resitta", updates_per_call=budget, **options, **still) for budget in (1, None)
+        resitta.fleet(small_network(), "resitta", updates_per_call=budget, **options, **still) for budget in (2, None)
     ]
+    waited = False
     for images in torch.split(runs, 4):
         for fleet in fleets:
             fleet(images.repeat_interleave(3, dim=0), ["a", "b", "c"] * 4)
-    assert any(row.waiting for row in rows(fleets[0]))
+        waited = waited or any(row.waiting for row in rows(fleets[0]))
+    assert waited
     fleets[0].sync()
     prior = fleets[0]["a"].stats.label_prior
     assert prior is not None

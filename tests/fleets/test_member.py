@@ -28,7 +28,7 @@ def test_the_network_is_read_again_only_after_a_step_that_may_have_changed_it() 
 
 def test_catching_up_stops_before_a_second_update() -> None:
     one, logits = member(), torch.randn(4, 5)
-    one.waiting.extend(Waiting(stream(4, seed=seed), logits) for seed in range(5))
+    one.waiting.extend(Waiting(stream(4, seed=seed), logits, logits) for seed in range(5))
     assert one.waiting_samples == 20
     assert [one.catch_up(), len(one.waiting)] == [1, 2]
     assert one.here.samples == 12

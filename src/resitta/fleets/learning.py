@@ -23,15 +23,15 @@ class Learning:
 
     def offer(self, member: Member, images: Tensor, logits: Tensor) -> Tensor:
         """Learn at once unless that may update; return the logits, corrected by the stream's label prior."""
-        adapter, prior = member.here, member.here.prior
+        prior = member.here.prior
         if self.only_predicts(member):
             return logits if prior is None else prior.peek(logits)
-        if self.budget is None or not (member.waiting or adapter.learner.may_update(images)):
+        if self.budget is None or not (member.waiting or member.here.learner.may_update(images)):
             answer = member.learn(images, logits)
             self.roster.save_if_due(member)
             return answer
         answer = logits if prior is None else prior(logits)
-        member.waiting.append(Waiting(images, answer if adapter.method.feedback else logits))
+        member.waiting.append(Waiting(images, logits, answer))
         self.roster.turns.join(member.name)
         return answer
 

@@ -16,11 +16,18 @@ from resitta.training.network import Network
 
 
 class Waiting(NamedTuple):
-    """Samples of one call that are to be learned from, and their logits; `own` ones are copies."""
+    """Samples of one call to learn from, and their logits before and after the label prior; `own` ones are copies."""
 
     images: Tensor
     logits: Tensor
+    corrected: Tensor
     own: bool = False
+
+    def copied(self) -> "Waiting":
+        """Return a copy that the caller cannot overwrite."""
+        if self.own:
+            return self
+        return Waiting(self.images.clone(), self.logits.clone(), self.corrected.clone(), own=True)
 
 
 class Member:
@@ -80,9 +87,9 @@ class Member:
         """Learn from waiting samples up to the next update; return how many updates that made."""
         learner, made = self.here.learner, 0
         while self.waiting and not (made and learner.may_update(self.waiting[0].images)):
-            images, logits, _ = self.waiting.popleft()
+            images, logits, corrected, _ = self.waiting.popleft()
             before = learner.updates
-            self.learn(images, logits, corrected=logits)  # the label prior saw them when they were predicted
+            self.learn(images, logits, corrected)
             made += max(0, learner.updates - before)
         return made
 
@@ -93,10 +100,7 @@ class Member:
 
     def own_waiting(self) -> None:
         """Copy waiting samples, which the caller may overwrite after the call."""
-        copied = (
-            each if each.own else Waiting(each.images.clone(), each.logits.clone(), True) for each in self.waiting
-        )
-        self.waiting = deque(copied)
+        self.waiting = deque(each.copied() for each in self.waiting)
 
     @property
     def waiting_samples(self) -> int:
