@@ -330,10 +330,14 @@ class Adapter(nn.Module):
             if predicted is None and learner.learns_from_predictions:
                 predicted = learner.predict(images).detach()
             logits = learner.step(images).detach() if predicted is None else predicted
+            if learner.revises and predicted is not None:
+                seen = prior.peek(predicted) if prior is not None and self.method.feedback else predicted
+                newer = learner.learn_from(images, seen if corrected is None else corrected)
+                logits = logits if newer is None or corrected is not None else newer
             totals = self.entropies.to(logits.device)
             entropies = self.replay(tally, logits, totals).clone() if logits.is_cuda else tally(logits, totals)
             answer = (logits if prior is None else prior(logits)) if corrected is None else corrected
-            if predicted is not None:  # the last operation that may fail: see Rollback
+            if predicted is not None and not learner.revises:  # the last operation that may fail: see Rollback
                 learner.learn_from(images, answer if self.method.feedback else predicted)
         self.samples, self.batches, self.entropies = self.samples + len(images), self.batches + 1, entropies
         for callback in self.callbacks:
