@@ -1,6 +1,7 @@
 """In which order a batch is predicted, looked at and learned from."""
 
 import os
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ NETWORK = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
 NORMALIZED = Network(nn.Conv2d(3, 4, 3), normalized=((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)))
 
 
+@pytest.mark.filterwarnings("ignore:floats between 0 and 1")
 @settings(max_examples=100, deadline=None)
 @given(low=st.floats(-3, 3), high=st.floats(-3, 3))
 def test_exactly_the_unit_interval_is_taken(low: float, high: float) -> None:
@@ -57,6 +59,18 @@ def test_the_range_of_finite_images_counts_even_beside_others() -> None:
 def test_channels_must_agree_with_normalized() -> None:
     with pytest.raises(BadImages, match="normalized= names 3 channels, the images have 1"):
         check_form(torch.rand(2, 1, 8, 8), NORMALIZED)
+
+
+@pytest.mark.parametrize("number", [1, 8])
+def test_images_that_were_not_normalised_are_noticed(model: nn.Module, number: int) -> None:
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    adapter = adapt(model, normalized=(mean.tolist(), std.tolist()))
+    with pytest.warns(UserWarning, match=r"floats between 0 and 1 came to an adapter with normalized=.* to=adapter"):
+        adapter(resitta.images(IMAGES[:number]))
+    with warnings.catch_warnings(action="error"):
+        adapter((IMAGES[:number] - mean.view(3, 1, 1)) / std.view(3, 1, 1))
+        adapter((IMAGES[:number] * 255).byte())
+        adapt(model)(IMAGES)
 
 
 def test_a_network_without_tensors_takes_cpu_floats() -> None:

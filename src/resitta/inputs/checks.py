@@ -1,6 +1,7 @@
 """Checks of input images: floats in [0, 1], N×C×H×W, finite, on the model's device. Other forms are converted first."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -16,6 +17,10 @@ NonFinite = Literal["raise", "skip"]
 UNRECORDABLE = (
     "an adapter learns while it predicts, which no trace, script or exported program can hold; "
     "use adapter.export(), an ordinary model with what was learned"
+)
+PLAIN = (
+    "floats between 0 and 1 came to an adapter with normalized=(mean, std), which takes floats to be normalised; "
+    "if they are not, pass resitta.images(..., to=adapter), or leave out normalized="
 )
 exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", torch.onnx.is_in_onnx_export)  # since torch 2.7
 Predict = Callable[[Tensor], Tensor]
@@ -79,6 +84,9 @@ class PixelRange:
             hint = hints.range_hint(low, high, is_normalized=self.network.mean is not None)
             hint += hints.layout_hint(self.images, " / 255" if hint == hints.BYTES else "")
             raise BadImages(f"pixels must lie in [0, 1], found {low:.4g} to {high:.4g}; {hint}")
+        plain = self.network.plain_range
+        if plain is not None and plain[0] <= low and high <= plain[1]:
+            warnings.warn(PLAIN, stacklevel=2)
         return finite
 
 

@@ -26,6 +26,8 @@ class Preprocessing(Protocol):
     """What has to be known of a network to judge its images."""
 
     mean: Tensor | None
+    plain_range: tuple[float, float] | None
+    """Where images in [0, 1] lie if they are wrongly taken for normalised ones."""
 
     @property
     def device(self) -> torch.device:
