@@ -85,6 +85,13 @@ def test_odd_arrays_are_read(kind: str) -> None:
     torch.testing.assert_close(resitta.images(array), expected, rtol=0, atol=1e-7)
 
 
+def test_what_may_not_be_written_is_not_shared() -> None:
+    array = np.full((1, 3, 8, 8), 0.5, np.float32)
+    array.flags.writeable = False
+    resitta.images(array).zero_()
+    assert array.min() == 0.5
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC", "NHW", "CHW", "HWC", "HW"])
 def test_a_layout_names_the_axes(layout: Any) -> None:
     sides = {"N": 2, "C": 3, "H": 4, "W": 5}
