@@ -159,6 +159,8 @@ def test_resizing_keeps_the_precision(kind: torch.dtype) -> None:
 def test_pixels_out_of_range_are_refused_but_not_nan() -> None:
     with pytest.raises(BadImages, match=r"pixels must lie in \[0, 1\], found 0 to 255; divide by 255"):
         resitta.images(BYTES.float())
+    with pytest.raises(BadImages, match="divide by 255"):
+        resitta.images(list(LAST.numpy().astype(np.float64)), size=4)
     spoilt = BATCH.clone()
     spoilt[0, 0, 0, 0], spoilt[1, 0, 0, 0] = torch.nan, torch.inf
     assert resitta.images(spoilt) is spoilt

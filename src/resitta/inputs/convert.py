@@ -3,6 +3,7 @@
 They are copied to the device as they are, 8-bit images as bytes, and converted and resized there.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -87,11 +88,7 @@ def images(
     """
     reading = Reading(size=size, resize=resize, bgr=bgr, layout=layout)
     network: Preprocessing | None = getattr(to, "source", None)
-    if network is not None:
-        return for_network(source, network, reading)
-    batch = reading(source, _device(to))
-    _check_range(batch)
-    return batch
+    return reading(source, _device(to)) if network is None else for_network(source, network, reading)
 
 
 def for_network(source: Any, network: Preprocessing, reading: "Reading | None" = None) -> Tensor:
@@ -141,8 +138,13 @@ class Reading:
         return sides
 
     def __call__(self, source: Any, device: torch.device | None = None, network: Preprocessing | None = None) -> Tensor:
-        """Return all images as one batch. Those of one size and type are copied to the device in one piece."""
+        """Return all images as one batch. Those of one size and type are copied to the device in one piece.
+
+        For a network, floats are left as they are; for none, they must be pixels.
+        """
         if isinstance(source, Tensor) and self._leaves(source):
+            if network is None:
+                _check_range(source)
             return source if device is None else source.to(device)
         parts = [self._cropped(images) for images in read(source, self.layout)]
         self._check_alike(parts)
@@ -187,6 +189,8 @@ class Reading:
         white = WHITE.get(images.dtype)
         images = images.contiguous().flatten().view(images.shape)  # the usual strides also for axes of length 1
         floats = images if white is None else images.float() / white
+        if network is None and white is None:
+            _check_range(floats)
         if self.bgr:
             floats = _rgb(floats)
         if self.target is not None and floats.shape[2:] != self.target:
@@ -216,8 +220,9 @@ def _device(to: Any) -> torch.device | None:
 
 def _check_range(images: Tensor) -> None:
     """Refuse pixels outside [0, 1]; those that are NaN or Inf are left to the adapter's `non_finite`."""
-    finite = images.nan_to_num(nan=0.5, posinf=0.5, neginf=0.5)
-    low, high = torch.stack(finite.aminmax()).tolist()
+    low, high = torch.stack(images.aminmax()).tolist()
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low, high = torch.stack(images.nan_to_num(nan=0.5, posinf=0.5, neginf=0.5).aminmax()).tolist()
     rounding = max(ROUNDING, torch.finfo(images.dtype).eps)
     if low < -rounding or high > 1 + rounding:
         hint = hints.range_hint(low, high, is_normalized=False)
