@@ -245,8 +245,11 @@ class Adapter(nn.Module):
 
             join(self, self.options.group)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
+    def forward(self, images: Any) -> Tensor:
+        """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing.
+
+        `images` are a float tensor N×C×H×W, or anything that `resitta.images` takes without options.
+        """
         refuse_recording()
         with self._entered() as (predict, learn):
             images, pixels = checked(images, self.source)
@@ -261,11 +264,12 @@ class Adapter(nn.Module):
                 return learn(images, predicted)
             return self._peek(predict(images) if predicted is None else predicted)
 
-    def learn_from(self, images: Tensor, logits: Tensor) -> None:
+    def learn_from(self, images: Any, logits: Tensor) -> None:
         """Learn from a batch that was predicted elsewhere: by an exported copy, or by another process.
 
-        The images are checked as in a call. Callbacks run, a failed step changes nothing, and while the adapter is
-        paused nothing is learned. Methods that learn only from predictions of their own, such as "tent", refuse.
+        The images are converted and checked as in a call. Callbacks run, a failed step changes nothing, and while the
+        adapter is paused nothing is learned. Methods that learn only from predictions of their own, such as "tent",
+        refuse.
 
         >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
         >>> adapter = adapt(nn.Sequential(*features, nn.Linear(8, 5)), "resitta")
