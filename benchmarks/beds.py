@@ -121,6 +121,7 @@ def add_stream(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--course", choices=get_args(Course), default="once", help="of the corruptions")
     parser.add_argument("--visits", type=int, default=1, help="how often recurring corruptions come")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--corruption-seed", type=int, default=0, help="another draw of the corrupted images")
     parser.add_argument("--device", default="cpu")
 
 
@@ -161,6 +162,7 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
         course=args.course,
         visits=args.visits,
         batch_size=args.batch_size,
+        corruption_seed=args.corruption_seed,
     )
 
 

@@ -23,7 +23,8 @@ def matrix(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def args(tmp_path: Path) -> argparse.Namespace:
     """Arguments for the streams of `measure`, which has made records of three methods."""
-    stream = {"corruptions": ("clean",), "per_domain": None, "course": "once", "visits": 1, "batch_size": 10}
+    stream: dict[str, Any] = {"corruptions": ("clean",), "per_domain": None, "course": "once", "visits": 1}
+    stream |= {"batch_size": 10, "corruption_seed": 0}
     measure(tmp_path, [("source", 1), ("neo", 1), ("bn", 1), ("bn", 2)])
     return argparse.Namespace(bed=BED, out=tmp_path, cache=tmp_path, seeds=[1, 2, 3], best=2, **stream)
 
