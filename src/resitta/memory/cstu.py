@@ -8,9 +8,9 @@ from resitta.memory.memory import Memory, Storage
 class CSTU(Memory):
     """The memory of RoTTA: a class has a quota of N/C; the highest score leaves, if it is above the new one's.
 
-    The score 1/(1+e^(-age/N)) + H/ln C says how dispensable a sample is: old and uncertain ones score high. A class over
-    its quota replaces within itself, one under it takes from the classes with most samples. Ties go to the last: the
-    highest class, and in it the youngest sample.
+    The score is 1/(1+e^(-age/N)) + H/ln C: old and uncertain samples leave. A class over its quota replaces within
+    itself, one under it takes from the classes with most samples. Ties go to the last: the highest class, and in it the
+    youngest sample.
     """
 
     def __init__(self, capacity: int, *, storage: Storage | None = None) -> None:
