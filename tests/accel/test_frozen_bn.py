@@ -35,10 +35,11 @@ def reduce_by_formula(grad: Any, x: Any, mean: Any, inverse_std: Any, weight: An
     return total, moment, moment * inverse_std, total
 
 
-def elemt_by_formula(grad: Any, x: Any, mean: Any, s: Any, weight: Any, total: Any, moment: Any, count: Any) -> Any:
+def elemt_by_formula(grad: Any, x: Any, *given: Any) -> Any:
     """torch.batch_norm_backward_elemt: γ s (∂y - Σ∂y/n - (x-μ) s² Σ∂y(x-μ)/n)."""
-    mean, s, weight, total, moment = (part.view(-1, 1, 1) for part in (mean, s, weight, total, moment))
-    return weight * s * (grad - total / count.sum() - (x - mean) * s**2 * moment / count.sum())
+    mean, s, weight, total, moment = (part.view(-1, 1, 1) for part in given[:5])
+    count = given[5].sum()
+    return weight * s * (grad - total / count - (x - mean) * s**2 * moment / count)
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
