@@ -1,10 +1,12 @@
 """Tables of methods beyond the paper's: agreement with their authors' code, and what the label prior does."""
 
+import statistics
 from dataclasses import dataclass
 
 from table_tools import VALUES, Cell, Run, markdown, runs, table
 
 SMALL = "matrix/cifar10-wrn16x1"
+DRAWS = "cifar10-wrn16x1-draws"
 LARGE = "matrix-2000/cifar100-resnext29"
 FAMOUS = "matrix/imagenet-resnet50"
 BEDS = {
@@ -55,6 +57,19 @@ def agreement() -> str:
         rows.append([theirs.title, where, f"{theirs.error:.1f}", f"{ours:.1f}", f"{difference:+.1f}".replace("-", "−")])
     lines = markdown(["method", "testbed and stream", "authors' code", "ours", "difference"], rows).splitlines()
     return "\n".join([lines[0], "| --- | --- | --: | --: | --: |", *lines[2:]])
+
+
+@table("rivals-draws")
+def draws() -> str:
+    """Errors of several orders of the same images, drawn by the seed."""
+    rows: list[list[Cell]] = []
+    for theirs in AUTHORS:
+        ours = sorted(runs(DRAWS, theirs.method), key=lambda run: run.seed)
+        if (theirs.folder, theirs.order) == (SMALL, "ptta") and ours:
+            each = [run.average for run in ours]
+            spread = f"{statistics.mean(each):.1f} ± {statistics.stdev(each):.1f}"
+            rows.append([theirs.title, ", ".join(f"{error:.1f}" for error in each), spread, theirs.error])
+    return markdown(["method", "ours, one draw after the other", "mean ± standard deviation", "authors' code"], rows)
 
 
 def plain(folder: str, order: str, method: str) -> float:
