@@ -15,6 +15,8 @@ from resitta.methods.recommend import Cell, Measurements
 ORDERS = ("ptta", "sorted", "iid", "mixed")
 ENOUGH = 0.75
 """A stream counts if this share of the methods was measured on it."""
+LEAST_VISITS = 4
+"""A first, a second, a last and one between."""
 Stream = tuple[str, str]
 """A testbed and an order."""
 Errors = dict[Stream, dict[str, float]]
@@ -88,7 +90,7 @@ def shown(regrets: dict[Stream, float], bed: str) -> str:
 @table("recurring")
 def recurring() -> str:
     """Errors of each visit where the same domains return."""
-    runs = [run for run in read() if run.protocol["course"] == "recurring"]
+    runs = [run for run in read() if run.protocol["course"] == "recurring" and run.protocol["visits"] >= LEAST_VISITS]
     return recurring_table(runs, {bed.name: bed.title for bed in everything().beds})
 
 

@@ -2,8 +2,11 @@
 
 import statistics
 from dataclasses import dataclass
+from functools import cache
 
-from table_tools import VALUES, Cell, Run, markdown, runs, table
+from recommendations import Run as MatrixRun
+from recommendations import changed, read
+from table_tools import RECORDS, VALUES, Cell, Run, markdown, runs, table
 
 SMALL = "matrix/cifar10-wrn16x1"
 DRAWS = "cifar10-wrn16x1-draws"
@@ -73,10 +76,23 @@ def draws() -> str:
 
 
 def plain(folder: str, order: str, method: str) -> float:
-    """The error of a method's usual settings. The source's does not depend on the order."""
-    orders = ORDERS if method == "source" else (order,)
-    found = [run for order in orders for run in runs(f"{folder}/{order}", method) if not with_prior(run)]
-    return found[0].average
+    """The newest error of a method's usual settings, seed 1. The source's does not depend on the order."""
+    place, bed = folder.split("/")
+    found = [
+        run.record
+        for run in measured_in(place)
+        if run.record.identity["bed"] == bed
+        and (run.protocol["order"] == order or method == "source")
+        and (run.record.method, run.record.seed, run.protocol["course"]) == (method, 1, "once")
+        and not changed(run.record)
+    ]
+    return max(found, key=lambda record: (record.samples, record.made)).average
+
+
+@cache
+def measured_in(folder: str) -> list[MatrixRun]:
+    """The runs of all testbeds in a folder, read once."""
+    return read(RECORDS / folder)
 
 
 def with_prior(run: Run) -> bool:
@@ -104,7 +120,7 @@ def label_prior() -> str:
 
 def effect(folder: str, method: str, *, feedback: bool = False) -> str:
     """The error without the prior, and that with it."""
-    found = runs(folder, method)
+    found = runs(folder, method, 1)
     without = [run.average for run in found if not with_prior(run)]
     prior = [run.average for run in found if with_prior(run) and run.settings.get("feedback", False) == feedback]
     return f"{without[0]:.1f} → {prior[0]:.1f}" if without and prior else "–"

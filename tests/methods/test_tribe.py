@@ -235,9 +235,9 @@ def test_a_thousand_classes_by_hand_and_in_24_bits(monkeypatch: pytest.MonkeyPat
     """The preset of ImageNet, two images of each class side by side; every certain sample is learned from."""
     monkeypatch.setattr("tests.methods.test_tribe.K", 1000)
     monkeypatch.setattr(ByHand, "descend", vectorised)
-    body = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    model = nn.Sequential(*body, nn.Linear(4, 1000)).double().eval()
-    nn.init.normal_(model[-1].weight, std=10)
+    body, head = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)), nn.Linear(4, 1000)
+    model = nn.Sequential(*body, nn.Flatten(), head).double().eval()
+    nn.init.normal_(head.weight, std=10)
     settings = {name: getattr(create("tribe", preset="imagenet"), name) for name in ("eta", "gamma", "h0", "lam", "lr")}
     literal = ByHand(model, **settings)
     exact, full, small = (
@@ -261,7 +261,7 @@ def vectorised(self: ByHand, teacher: Tensor, student: Tensor, anchor: Tensor) -
     self.chosen.append(len(t))
     loss = nn.functional.cross_entropy(s, t.argmax(1)) + self.lam * (t - a).square().mean()
     self.adam.zero_grad()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     self.adam.step()
 
 
