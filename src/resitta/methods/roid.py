@@ -21,7 +21,7 @@ from resitta.training.prior_correction import PriorCorrection, prior_corrected
 from resitta.training.self_training import Anchor
 from resitta.training.sliding_window import SlidingWindow
 from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
-from resitta.training.strong_view import View, strong_view
+from resitta.training.strong_view import StrongView, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +125,7 @@ class ROIDLearner(Learner):
         self.optimizer = self._optimizer()
         self.ensemble = ensemble(self.network.parameters())
         self.window = SlidingWindow(method.window)
-        # Not a `StrongView`, which would record graphs for each number of images.
-        sharp_view = partial(strong_view, generator=generator, per_sample=method.per_sample, sharp=True)
-        self.view = method.strong_view or sharp_view
+        self.view = method.strong_view or StrongView(generator, per_sample=method.per_sample, sharp=True)
         precision = torch.promote_types(network.dtype, torch.float32)
         uniform = torch.full((network.classes,), 1 / network.classes, dtype=precision, device=network.device)
         self.register_buffer("mean_prediction", uniform)
@@ -158,7 +156,8 @@ class ROIDLearner(Learner):
     def learn(self, images: Tensor) -> Tensor:
         """One step on the kept samples; return the logits of all, from before it.
 
-        How many are kept is known on the host only: it is asked for once, and no CUDA graph is recorded.
+        How many are kept is known on the host only: it is asked for once, and no CUDA graph is recorded. All images are
+        augmented before, while a device still computes their logits.
         """
         if not self.network.answers.knows(images.shape, channels_last=self.network.channels_last):
             self.network.predict(images)  # finds out which layout works
@@ -167,9 +166,10 @@ class ROIDLearner(Learner):
             seen = logits.to(torch.promote_types(logits.dtype, torch.float32))
             weights, kept = sample_weights(seen.detach(), self.mean_prediction, self.method.tau)
             self._follow(seen.detach())
+            augmented = self.network.augment(images, self.view)
             rows = kept.nonzero().squeeze(1)
             with varying_sizes():
-                views = self.network(self.network.augment(images[rows], self.view)).to(seen.dtype)
+                views = self.network(augmented[rows]).to(seen.dtype)
         losses = soft_likelihood_ratio(seen[rows]) + symmetric_cross_entropy(seen[rows], views)
         with varying_sizes():
             self.optimizer.descend((weights[rows] * losses).sum() / self.method.batch_size)
