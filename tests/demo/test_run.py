@@ -113,6 +113,23 @@ def test_a_method_of_the_users_own_takes_part(quick: Path, capsys: pytest.Captur
     assert "no method is called 'sorce'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--samples", "0"], "samples must be 1 or more, found 0"),
+        (["--samples", "2001"], "there are 2,000 photographs, found 2,001 samples"),
+        (["--workers", "0"], "workers must be 1 or more, found 0"),
+        (["--retrain"], "the network of the photographs comes trained"),
+        (["digits", "--samples", "-1"], "samples must be 1 or more, found -1"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    options: list[str], message: str, quick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--out", str(quick), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_changed_images_are_those_of_the_timeline(quick: Path) -> None:
     run.run_demo(quick, samples=10, methods=["source"], workers=1)
     bench = PHOTOGRAPHS.open(quick, samples=10, seed=1, retrain=False, bar=lambda _: lambda d, t: None).open()

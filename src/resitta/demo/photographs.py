@@ -58,8 +58,11 @@ def open_bench(out: Path, *, samples: int, seed: int, retrain: bool, bar: Bar) -
     if retrain:
         advice = "leave out --retrain, or run `resitta demo digits --retrain`"
         raise BadSetting(f"the network of the photographs comes trained; {advice}")
+    images = load_photographs()
+    if samples > len(images):
+        raise BadSetting(f"there are {len(images):,} photographs, found {samples:,} samples; ask for as many or fewer")
     protocol = Protocol(per_domain=samples)
-    return BenchSpec(protocol=protocol, model=MODEL, checkpoint=CHECKPOINT, data=load_photographs(), out=out)
+    return BenchSpec(protocol=protocol, model=MODEL, checkpoint=CHECKPOINT, data=images, out=out)
 
 
 PHOTOGRAPHS = Subject(

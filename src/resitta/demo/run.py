@@ -17,7 +17,7 @@ from resitta.demo.digits import DIGITS
 from resitta.demo.photographs import PHOTOGRAPHS
 from resitta.demo.runs import Run, run_in_processes, run_one, title
 from resitta.demo.subject import Bar, Subject
-from resitta.errors import require
+from resitta.errors import BadSetting, require
 from resitta.method import Method
 from resitta.report.groups import grouped
 from resitta.report.page import write_page
@@ -47,7 +47,10 @@ def run_demo(
     for package in ("PIL.Image", "jinja2", "safetensors"):
         require(package, "demo")
     shown = SUBJECTS[subject]
-    samples = samples or shown.samples
+    samples = shown.samples if samples is None else samples
+    for name, number in (("samples", samples), ("workers", workers)):
+        if number is not None and number < 1:
+            raise BadSetting(f"{name} must be 1 or more, found {number}")
     # Before the training: a wrong name should not wait for it.
     jobs = [Job(method=method, seed=seed) for method in choose(methods or shown.methods)]
     torch.set_num_threads(1)  # the networks are so small that a second thread only waits
