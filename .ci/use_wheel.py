@@ -20,8 +20,15 @@ def make(classes=4):
     torch.manual_seed(0)
     return tiny_network(classes=classes)
 """
-DATA = ("py.typed", "report/page.html", "report/page.css", "report/page.js", "serve/page/index.html")
-DATA += ("demo/photographs/cat.webp", "demo/photographs/cifar10-wrn16x1.safetensors")
+DATA = (
+    "py.typed",
+    "report/page.html",
+    "report/page.css",
+    "report/page.js",
+    "serve/page/index.html",
+    "demo/photographs/cat.webp",
+    "demo/photographs/cifar10-wrn16x1.safetensors",
+)
 
 
 def resitta(*arguments: str, code: int = 0) -> str:
