@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 ROWS = 128
 """With more classes than this, some share a row of statistics: class c has row c mod 128."""
-LASTING = 3 * WINDOW
-"""A domain of fewer images is not remembered, and within as many it must be recognised."""
+LASTING, RECOGNISED = 3 * WINDOW, 5 * WINDOW
+"""A domain of fewer images is not remembered; within how many images one that returns is recognised."""
 CERTAINTY = 3.0
 """The most certain sample of the bank weighs e³ times as much as the least certain one."""
 
@@ -131,7 +131,7 @@ class TideLearner(Learner):
         start = 0 if change is None else max(0, change.start)
         if change is not None:
             self._enter(change)
-        elif self.past.present is None and WINDOW <= self.changes.seen <= LASTING:
+        elif self.past.present is None and WINDOW <= self.changes.seen <= RECOGNISED:
             self._recall()
         if self.mixed(signatures[start:]):
             self._regroup()
