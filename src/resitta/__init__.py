@@ -19,6 +19,8 @@ if typing.TYPE_CHECKING:
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
     from resitta.fleets import Fleet, fleet
+    from resitta.inputs.convert import images
+    from resitta.inputs.video import video
     from resitta.memory.memory import Memory
     from resitta.method import Learner, Method, create, list_methods, register
     from resitta.monitor import events, guard
@@ -55,6 +57,7 @@ __all__ = [
     "events",
     "fleet",
     "guard",
+    "images",
     "list_methods",
     "load",
     "methods",
@@ -62,6 +65,7 @@ __all__ = [
     "recover",
     "register",
     "setting",
+    "video",
 ]
 
 # Public names are imported when they are first used, so that `resitta --help` need not wait for torch.
@@ -84,14 +88,16 @@ _HOMES = {
     "check_method": "conformance",
     "create": "method",
     "events": "monitor",
-    "guard": "monitor",
-    "list_methods": "method",
     "fleet": "fleets",
+    "guard": "monitor",
+    "images": "inputs.convert",
+    "list_methods": "method",
     "load": "adapter",
     "prepare": "checkpoint.source_data",
     "recover": "adapter",
     "register": "method",
     "setting": "settings",
+    "video": "inputs.video",
 }
 
 

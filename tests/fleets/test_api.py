@@ -30,6 +30,7 @@ from resitta.monitor.events import GuardFired, Updated
         ("resitta", {**QUICK, "train": "all"}),
         ("rotta", QUICK),
         ("tribe", {}),
+        ("tide", {}),
         ("note", {}),
         ("tent", {}),
         ("source", {}),
@@ -63,7 +64,7 @@ class Counted(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("method", "passes"), [("resitta", 1), ("rotta", 1), ("tribe", 1), ("bn", 3), ("note", 3), ("tent", 3)]
+    ("method", "passes"), [("resitta", 1), ("rotta", 1), ("tribe", 1), ("tide", 1), ("bn", 3), ("note", 3), ("tent", 3)]
 )
 def test_a_mixed_batch_is_one_pass_where_the_method_allows_it(method: str, passes: int) -> None:
     fleet = resitta.fleet(Counted(small_network()), method)
@@ -146,7 +147,7 @@ def test_a_failing_update_of_a_waiting_stream_leaves_it_as_it_was() -> None:
     for images, names in fed[5:]:
         fleet(images, names)
     fleet.sync()
-    assert sorted(row.samples or 0 for row in rows(fleet)) == [12, 14, 14]
+    assert sorted((row.samples, row.dropped) for row in rows(fleet)) == [(10, 4), (14, 0), (14, 0)]
 
 
 def test_bad_images_are_refused_with_the_name_of_their_stream() -> None:

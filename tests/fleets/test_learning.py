@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from tests.conftest import small_network, stream
 from tests.fleets.mixed import QUICK, batches, rows, states
@@ -34,7 +35,9 @@ def test_samples_that_wait_are_learned_in_order_with_the_logits_they_got() -> No
         adapter = resitta.adapt(fleet.source.model, "resitta", **QUICK)
         for (images, _), answers in zip(fed, logits, strict=True):
             adapter.learn_from(images[index::3], answers[index::3])
-        assert same(fleet[f"s{index}"].adapter.state_dict(), adapter.state_dict())
+        mine = fleet[f"s{index}"].adapter
+        assert same(mine.learner.state_dict(), adapter.learner.state_dict())
+        assert (mine.samples, mine.generator.get_state().tolist()) == (10, adapter.generator.get_state().tolist())
 
 
 def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
@@ -78,7 +81,13 @@ def test_the_label_prior_sees_samples_that_wait_once_and_its_feedback_is_learned
     prior = fleets[0]["a"].stats.label_prior
     assert prior is not None
     assert prior.corrected > 100
-    assert same(states(fleets[0]), states(fleets[1]))
+    for name in "abc":
+        mine, its = (fleet[name].adapter for fleet in fleets)
+        assert same(mine.learner.state_dict(), its.learner.state_dict())
+        assert mine.prior is not None
+        assert its.prior is not None
+        assert same(mine.prior.state_dict(), its.prior.state_dict())
+        assert mine.mean_entropy == pytest.approx(its.mean_entropy)
 
 
 def test_too_many_waiting_samples_are_dropped_and_counted() -> None:

@@ -5,7 +5,7 @@ from tests.conftest import small_network, stream
 from tests.fleets.mixed import QUICK
 
 import resitta
-from resitta.fleets.member import Member, Waiting
+from resitta.fleets.member import Member, Waiting, fit
 
 
 def member() -> Member:
@@ -26,14 +26,20 @@ def test_the_network_is_read_again_only_after_a_step_that_may_have_changed_it() 
     assert one.read_network() is not None
 
 
-def test_catching_up_stops_before_a_second_update() -> None:
-    one, logits = member(), torch.randn(4, 5)
-    one.waiting.extend(Waiting(stream(4, seed=seed), logits, logits) for seed in range(5))
-    assert one.waiting_samples == 20
-    assert [one.catch_up(), len(one.waiting)] == [1, 2]
-    assert one.here.samples == 12
-    one.settle()
-    assert (one.here.samples, one.here.learner.updates, one.waiting_samples) == (20, 2, 0)
+def test_what_waited_is_learned_as_one_batch_of_one_size() -> None:
+    one = member()
+    for count, size in ((30, 10), (30, 10), (5, 10), (4, 12), (70, 12)):
+        images, logits = stream(count, size=size), torch.randn(count, 5)
+        one.waiting.append(Waiting(images, logits, logits))
+    batches = []
+    while one.waiting and one.waiting[0].images.shape[-1] == 10:
+        before = one.here.samples
+        one.catch_up()
+        batches.append(one.here.samples - before)
+    assert batches == [60, 5]
+    assert [len(each.images) for each in one.waiting] == [4, 70]
+    assert one.waiting_samples == 74
+    assert not fit([one.waiting[0]], one.waiting[1])
 
 
 def test_its_numbers_outlast_its_adapter() -> None:

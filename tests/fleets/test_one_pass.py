@@ -120,6 +120,7 @@ def test_scaling_is_the_same_in_every_layout(shape: tuple[int, ...]) -> None:
         ("resitta", {}, True),
         ("rotta", {}, True),
         ("tribe", {}, True),
+        ("tide", {}, True),
         ("resitta", {"norm": "adbn"}, False),
         ("resitta", {"train": "all"}, False),
         ("tent", {}, False),

@@ -125,10 +125,10 @@ def test_a_killed_process_leaves_every_stream_at_a_state_it_had_saved(tmp_path: 
     saved: dict[str, list[Any]] = {}
     replayed = resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK)
     for images, names in batches(streams=4, length=40):
-        before = {name: row.updates for name, row in replayed.stats.items()}
+        before = {name: row.samples for name, row in replayed.stats.items()}
         replayed(images, names)
         for name, row in replayed.stats.items():
-            if row.updates != before.get(name, 0):
+            if row.samples != before.get(name, 0):
                 saved.setdefault(name, []).append(replayed.roster.members[name].here.state_dict())
     found = resitta.fleet(small_network(), "resitta", folder=tmp_path, **QUICK)
     assert set(found) == {"s0", "s1", "s2", "s3"}

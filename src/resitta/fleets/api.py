@@ -20,7 +20,7 @@ from resitta.fleets.one_pass import MixedSamples, OnePass, fits_one_pass
 from resitta.fleets.records import StreamEventHandler, StreamStats
 from resitta.fleets.roster import Roster, Rules, Start
 from resitta.fleets.stream import Stream
-from resitta.inputs import PixelRange, check_form, checked, refuse_recording
+from resitta.inputs import PixelRange, checked, refuse_recording
 from resitta.method import Method
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
@@ -39,7 +39,7 @@ def fleet(
     folder: StatePath | None = None,
     max_streams: int = 1000,
     updates_per_call: int | None = 2,
-    autosave: int | None = 10,
+    autosave: int | None = 640,
     start: Start = "source",
     **options: Any,
 ) -> "Fleet":
@@ -48,18 +48,18 @@ def fleet(
     A stream is begun by its first images. It owns what an adapter of its own would own (statistics, affine parameters,
     memory of samples, label prior, guard, random generator) and behaves like one; all share the model's weights. A
     batch that mixes streams is predicted in one forward pass, if the method learns from its predictions and trains
-    nothing but BatchNorm layers ("resitta", "rotta", "tribe"); with other methods, in one pass for each stream.
+    nothing but BatchNorm layers ("tide", "resitta", "rotta", "tribe"); with other methods, in one pass for each stream.
 
     Args:
         model: as `adapt` takes it, on the device where it stays.
         method: as `adapt` takes it.
-        folder: where streams are kept: those that there is no room for in memory, and every `autosave` updates each.
+        folder: where streams are kept: those that there is no room for in memory, and every `autosave` samples each.
             A fleet continues with the streams that it finds there. Needs the extra `state`.
         max_streams: how many streams stay in memory; those used least recently go to the folder and come back.
         updates_per_call: how many updates a call may make after it has predicted. Further streams that are due wait
             for the next call; the most drifted one and the one that waits longest take turns. None: no bound. A batch
             of 64 makes one update due on average if streams update every 64 samples, so 2 keep up with twice that.
-        autosave: save a stream after this many of its updates, if there is a folder; None: only when it leaves memory,
+        autosave: save a stream after this many of its samples, if there is a folder; None: only when it leaves memory,
             at `save` and at `close`.
         start: "source", or "nearest": a new stream begins with the networks of the stream in memory whose images look
             most like its first batch, if they look like one domain, and otherwise with the source.
@@ -112,17 +112,19 @@ class Fleet:
 
     # --- predictions --------------------------------------------------------------------------------------------------
 
-    def __call__(self, images: Tensor, streams: str | Sequence[str]) -> Tensor:
+    def __call__(self, images: Any, streams: str | Sequence[str]) -> Tensor:
         """Return the logits of a batch, and learn from each image as the stream it belongs to.
 
-        `streams` names the stream of each image, in its order, or the one of all. Bad input changes nothing.
+        `images` are what an adapter takes. `streams` names the stream of each image, in its order, or the one of all.
+        Bad input changes nothing.
         """
         refuse_recording()
         with defer_signals(), self.lock, torch.inference_mode(False), torch.enable_grad():
-            check_form(images, self.source)
+            images, pixels = checked(images, self.source)
             order, parts = grouped(streams, len(images))
-            images, pixels = checked(images[order] if len(parts) > 1 else images, self.source)
+            images = images[order] if len(parts) > 1 else images
             finite = self._check_pixels(pixels, images, parts)
+            finite = finite if finite is None else finite[order]
             if len(parts) > self.rules.max_streams:
                 found = f"the batch holds images of {len(parts)} streams, max_streams is {self.rules.max_streams}"
                 raise BadSetting(f"{found}; pass fewer at once, or a higher max_streams")
@@ -187,7 +189,7 @@ class Fleet:
             if usable is not None:
                 some, predicted = some[usable], predicted[usable]
             try:
-                answer = self.learning.offer(member, some, predicted)
+                answer = self.learning.offer(member, some, predicted, alone=len(parts) == 1)
             except Exception as error:
                 errors[name] = error
                 continue

@@ -9,6 +9,8 @@ from resitta.fleets.roster import Roster
 
 ROOM = 256
 """How many samples of all streams together may wait; further ones are predicted, but not learned from."""
+EACH = 16
+"""The same for each stream in memory, if that is more: a quarter of most banks."""
 
 
 class Learning:
@@ -21,17 +23,21 @@ class Learning:
         self.roster, self.only_predicts = roster, only_predicts
         self.budget = roster.rules.updates_per_call
 
-    def offer(self, member: Member, images: Tensor, logits: Tensor) -> Tensor:
-        """Learn at once unless that may update; return the logits, corrected by the stream's label prior."""
+    def offer(self, member: Member, images: Tensor, logits: Tensor, *, alone: bool = False) -> Tensor:
+        """Learn at once unless that may update; return the logits, corrected by the stream's label prior.
+
+        `alone`: no other stream is in the call. Then an update need not wait if no other stream is due.
+        """
         prior = member.here.prior
         if self.only_predicts(member):
             return logits if prior is None else prior.peek(logits)
-        if self.budget is None or not (member.waiting or member.here.learner.may_update(images)):
+        its_turn = self.budget is None or (alone and not self.roster.turns)
+        if not member.waiting and (its_turn or not member.here.learner.may_update(images)):
             answer = member.learn(images, logits)
             self.roster.save_if_due(member)
             return answer
         answer = logits if prior is None else prior(logits)
-        member.waiting.append(Waiting(images, logits, answer))
+        member.waiting.append(Waiting(images, logits, answer if member.here.method.feedback else logits))
         self.roster.turns.join(member.name)
         return answer
 
@@ -58,7 +64,8 @@ class Learning:
     def _keep_waiting(self) -> None:
         """Copy the samples that wait on, and drop the newest of the streams with the most, where there are too many."""
         waiting = [member for member in self.roster.present.values() if member.waiting]
-        while sum(member.waiting_samples for member in waiting) > ROOM:
+        room = max(ROOM, EACH * len(self.roster.present))
+        while sum(member.waiting_samples for member in waiting) > room:
             most = max(waiting, key=lambda member: member.waiting_samples)
             most.dropped += len(most.waiting.pop().images)
         for member in waiting:

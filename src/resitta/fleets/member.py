@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
@@ -13,6 +14,9 @@ from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import Restarted
 from resitta.monitor.guard.health_signs import drift, statistics
 from resitta.training.network import Network
+
+BATCH = 64
+"""How many samples that waited are learned from at once, at most, unless one call brought more."""
 
 
 class Waiting(NamedTuple):
@@ -30,6 +34,12 @@ class Waiting(NamedTuple):
         return Waiting(self.images.clone(), self.logits.clone(), self.corrected.clone(), own=True)
 
 
+def fit(some: list[Waiting], more: Waiting) -> bool:
+    """Whether further samples fit into one batch with some."""
+    count = sum(len(each.images) for each in (*some, more))
+    return count <= BATCH and more.images.shape[1:] == some[0].images.shape[1:]
+
+
 class Member:
     """One stream: its adapter while it is in memory, and what is known of it in any case.
 
@@ -42,7 +52,7 @@ class Member:
         self.adapter: Adapter | None = None
         self.place = -1
         self.changed = True
-        self.saved_updates = 0
+        self.saved_samples = 0
         self.waiting: deque[Waiting] = deque()
         self.dropped = 0
         self.callbacks: list[Callback] = []
@@ -60,7 +70,7 @@ class Member:
     def enter(self, adapter: Adapter, place: int) -> None:
         """Come into memory."""
         self.adapter, self.place, self.changed = adapter, place, not self.saved
-        self.saved_updates = adapter.learner.updates
+        self.saved_samples = adapter.samples
         self.has_moved()
         adapter.add_callback(Watch(self))
         for callback in self.callbacks:
@@ -84,14 +94,18 @@ class Member:
                     adapter.rollback.free()
 
     def catch_up(self) -> int:
-        """Learn from waiting samples up to the next update; return how many updates that made."""
-        learner, made = self.here.learner, 0
-        while self.waiting and not (made and learner.may_update(self.waiting[0].images)):
-            images, logits, corrected, _ = self.waiting.popleft()
-            before = learner.updates
-            self.learn(images, logits, corrected)
-            made += max(0, learner.updates - before)
-        return made
+        """Learn from waiting samples, as one batch of at most `BATCH`; return how many updates that made."""
+        some = [self.waiting.popleft()]
+        while self.waiting and fit(some, self.waiting[0]):
+            some.append(self.waiting.popleft())
+        before = self.here.learner.updates
+        images, logits, corrected = (torch.cat(parts) for parts in list(zip(*some, strict=True))[:3])
+        try:
+            self.learn(images, logits, corrected)  # the label prior saw them when they were predicted
+        except Exception:
+            self.dropped += len(images)
+            raise
+        return max(0, self.here.learner.updates - before)
 
     def settle(self) -> None:
         """Learn from all samples that wait."""

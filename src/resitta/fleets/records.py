@@ -24,7 +24,7 @@ class StreamStats:
     `in_memory` is false for a stream that lies in the folder; the numbers are then those it had when it left memory, or
     None for one that has not been in memory since the fleet was made. `drift` is the mean distance of its statistics
     from the source's, in units of the source's spread. `waiting` samples are to be learned from when the stream has its
-    turn, `dropped` ones were predicted but not learned from, because too many were waiting.
+    turn, `dropped` ones were predicted but not learned from: too many were waiting, or learning from them failed.
     """
 
     in_memory: bool

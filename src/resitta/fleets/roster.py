@@ -28,7 +28,7 @@ class Rules:
 
     max_streams: int = setting(1000, at_least=1)
     updates_per_call: int | None = setting(2, at_least=1)
-    autosave: int | None = setting(10, at_least=1)
+    autosave: int | None = setting(640, at_least=1)
     start: Start = setting("source")
 
     def __post_init__(self) -> None:
@@ -98,13 +98,13 @@ class Roster:
     def save(self, member: Member) -> None:
         """Write a stream to the folder if it differs from what is there."""
         if self.files is not None and member.changed:
-            member.saved_updates = member.here.learner.updates
+            member.saved_samples = member.here.samples
             self.files.save(member.name, member.here, member.appearance.state())
             member.saved, member.changed = True, False
 
     def save_if_due(self, member: Member) -> None:
-        """Autosave; one that fails is tried again after as many updates."""
-        further = abs(member.here.learner.updates - member.saved_updates)  # after a reset there are fewer
+        """Autosave; one that fails is tried again after as many samples."""
+        further = abs(member.here.samples - member.saved_samples)  # after a reset there are fewer
         if self.files is not None and self.rules.autosave is not None and further >= self.rules.autosave:
             try:
                 self.save(member)

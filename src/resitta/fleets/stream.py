@@ -1,6 +1,6 @@
 """One stream of a fleet, as its user holds it: `fleet["camera-3"]`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -30,7 +30,7 @@ class Stream:
     def __init__(self, fleet: "Fleet", name: str, pauses: Pauses) -> None:
         self.fleet, self.name, self.lock, self.pauses = fleet, name, fleet.lock, pauses
 
-    def __call__(self, images: Tensor) -> Tensor:
+    def __call__(self, images: Any) -> Tensor:
         """Return the logits of a batch of this stream, and learn from it."""
         return self.fleet(images, self.name)
 
