@@ -97,7 +97,7 @@ def memory(args: argparse.Namespace) -> None:
         learn_once(fleet, f"camera-{number}", side, args)
     grown = (used(args) - before) / args.streams
     adapter = fleet["first"].adapter
-    bank: Tensor = adapter.learner.memory().images  # type: ignore[union-attr]
+    bank: Tensor = adapter.learner.memory().images
     held = 4 * 4 * sum(layer.num_features for _, layer in bn_layers(model))
     needed = held + bank.nbytes
     tensors = owned_bytes(adapter)

@@ -241,7 +241,8 @@ def test_what_is_done_to_an_adapter_shows_in_the_next_mixed_batch(tmp_path: Path
 
     def predicted() -> Tensor:
         with fleet.paused():
-            return fleet(images, names)
+            logits: Tensor = fleet(images, names)
+        return logits
 
     learned = predicted()
     fleet["s0"].reset()

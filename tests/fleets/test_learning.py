@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.conftest import small_network, stream
 from tests.fleets.mixed import QUICK, batches, rows, states
+from torch import Tensor
 
 import resitta
 from resitta.checkpoint.tree import same
@@ -42,7 +43,7 @@ def test_samples_that_wait_are_learned_in_order_with_the_logits_they_got() -> No
 
 def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
     fleets = [resitta.fleet(small_network(), "resitta", updates_per_call=1, **QUICK) for _ in range(2)]
-    calls = [(images, names) for images, names in batches(streams=12, length=4)]
+    calls: list[tuple[Tensor, str | list[str]]] = [(images, names) for images, names in batches(streams=12, length=4)]
     calls += [
         (stream(3, seed=number), f"s{number}") for number in range(11, 5, -1)
     ]  # a batch of one stream is not rearranged
@@ -97,3 +98,14 @@ def test_too_many_waiting_samples_are_dropped_and_counted() -> None:
     assert 0 < sum(row.waiting for row in rows(fleet)) <= ROOM
     assert sum((row.samples or 0) + row.waiting + row.dropped for row in rows(fleet)) == 480
     assert sum(row.dropped for row in rows(fleet)) >= 480 - ROOM - 4 * 40
+
+
+def test_a_batch_of_one_stream_is_learned_from_in_the_call_unless_others_are_due() -> None:
+    fleet, adapter = resitta.fleet(small_network(), "tide"), resitta.adapt(small_network(), "tide")
+    for images in torch.split(stream(64), 16):
+        assert torch.equal(fleet["a"](images), adapter(images))
+    fleet(stream(40), [f"s{number}" for number in range(40)])
+    fleet["s39"](stream(4))
+    assert fleet.stats["s39"].waiting == 5
+    fleet.sync()
+    assert fleet.stats["s39"].samples == 5
