@@ -335,9 +335,9 @@ class Adapter(nn.Module):
                 predicted = learner.predict(images).detach()
             logits = learner.step(images).detach() if predicted is None else predicted
             if learner.revises and predicted is not None:
-                seen = prior.peek(predicted) if prior is not None and self.method.feedback else predicted
-                newer = learner.learn_from(images, seen if corrected is None else corrected)
-                logits = logits if newer is None or corrected is not None else newer
+                newer = learner.learn_from(images, self._hint(predicted, corrected))
+                if newer is not None and corrected is None:
+                    logits = newer.where(newer.isfinite(), predicted)
             totals = self.entropies.to(logits.device)
             entropies = self.replay(tally, logits, totals).clone() if logits.is_cuda else tally(logits, totals)
             answer = (logits if prior is None else prior(logits)) if corrected is None else corrected
@@ -352,6 +352,12 @@ class Adapter(nn.Module):
         if self.method.reset_every and self.batches % self.method.reset_every == 0:
             self._restart()
         return answer
+
+    def _hint(self, predicted: Tensor, corrected: Tensor | None) -> Tensor:
+        """What a learner that revises its predictions learns from: with `feedback`, logits that the prior corrected."""
+        if not self.method.feedback:
+            return predicted
+        return self._peek(predicted) if corrected is None else corrected
 
     def _restart(self) -> None:
         """Start from the source again within a stream: counters and the label prior continue."""

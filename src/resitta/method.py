@@ -71,7 +71,7 @@ class Learner(nn.Module, ABC):
     learns_from_predictions: ClassVar[bool] = False
     """Whether `learn_from` learns from logits that were predicted before, here or elsewhere."""
     revises: ClassVar[bool] = False
-    """Whether `learn_from` returns newer logits of the same images, which a call returns in the place of the first."""
+    """Whether `learn_from` may return newer logits of the same images: a call returns them where they are finite."""
     updates: int = 0
     """How often it has learned. Add 1 after every change of parameters or statistics: guards, events, autosave and the
     hand-off of weights go by it. A batch from which nothing is learned does not count."""
