@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from resitta.training.temporal_filter import BLOCK, TEMPERATURES, TemporalFilter, is_significant, mixed, softmax
+from resitta.training.temporal_filter import BLOCK, TemporalFilter, is_significant, mixed, outputs_of
 
 
 def outputs(samples: int, classes: int, length: int, certainty: float) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_agrees_with_a_filter_in_plain_python(classes: int, length: int, certain
     state, literal, answered = TemporalFilter.begin(classes), Literal(classes), 0
     for start in range(0, 700, BLOCK // 5):
         rows = logits[start : start + BLOCK // 5]
-        p = softmax(rows[:, None] / np.array(TEMPERATURES)[:, None])
+        p = outputs_of(rows)
         plain = p[:, state.temperature]
         _, posteriors, weights = state.take(p)
         for row, found in zip(rows, mixed(plain, posteriors, weights), strict=True):

@@ -5,8 +5,9 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -18,13 +19,14 @@ from resitta.errors import BadState
 from resitta.training.temporal_filter import (
     BLOCK,
     CHAINS,
-    TEMPERATURES,
     TRUST,
+    Bools,
     Floats,
     TemporalFilter,
     mixed,
+    mixture_weights,
+    outputs_of,
     smoothed,
-    softmax,
 )
 
 Lookahead = Literal["none", "batch"]
@@ -35,13 +37,14 @@ Lookahead = Literal["none", "batch"]
 class LabelPriorStats:
     """How much a label prior intervenes: over `samples`, how many were corrected, and how many got another label.
 
-    `on` tells whether it corrects at present. `stay` is the probability with which the present mixture of experts
+    `skipped`: nothing was learned from so many samples, since they repeat the one before, or a guard rejects them. `on` tells whether it corrects at present. `stay` is the probability with which the present mixture of experts
     expects the next sample to be of the same class because the last was.
     """
 
     samples: int
     corrected: int
     relabelled: int
+    skipped: int
     on: bool
     stay: float
 
@@ -63,20 +66,37 @@ class TemporalPrior(nn.Module):
         self._filter: TemporalFilter | None = None
         self._lock = threading.Lock()  # predictions may come from another thread than the one that saves
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Return the corrected logits, log p(class | this image and those before it), and learn from the batch."""
-        with self._lock:
-            return self._forward(logits)
+    def forward(self, logits: Tensor, known: Tensor | None = None) -> Tensor:
+        """Return the corrected logits, log p(class | this image and those before it), and learn from the batch.
 
-    def _forward(self, logits: Tensor) -> Tensor:
-        rows = logits.detach().double().cpu().numpy()
-        usable: NDArray[np.bool_] = np.asarray(np.isfinite(rows.max(axis=1, initial=-np.inf)))
-        if self._filter is None or self._filter.base.shape[-1:] != rows.shape[1:]:
-            self._filter = TemporalFilter.begin(rows.shape[1])
-        found = self._correct(self._filter, rows[usable])
-        corrected: NDArray[np.bool_] = np.asarray(np.isfinite(found[:, 0]))
-        self._filter.corrected += int(corrected.sum())
-        self._filter.relabelled += int((found.argmax(1) != rows[usable].argmax(1))[corrected].sum())
+        Nothing is learned from samples that repeat the one before, nor from those that are not `known` (default: all
+        are). They are corrected by what is known at that point.
+        """
+        with self._lock:
+            return self._forward(logits, known)
+
+    def _forward(self, logits: Tensor, known: Tensor | None = None) -> Tensor:
+        rows: Floats = logits.detach().double().cpu().numpy()
+        usable: Bools = np.isfinite(rows.max(axis=1, initial=-np.inf))
+        all_usable = bool(usable.all())
+        if not all_usable:
+            rows = rows[usable]
+        if not len(rows):
+            return logits
+        state = TemporalFilter.begin(rows.shape[1]) if self._filter is None else self._filter
+        if state.last.shape != rows.shape[1:]:
+            state = TemporalFilter.begin(rows.shape[1])
+        self._filter = state
+        new = state.are_new(rows)
+        if known is not None:
+            new &= known.cpu().numpy()[usable]
+        found = self._correct(state, outputs_of(rows), new)
+        corrected = ~np.isnan(found[:, 0])
+        state.corrected += int(corrected.sum())
+        state.relabelled += int((found.argmax(1) != rows.argmax(1))[corrected].sum())
+        state.skipped += int((~new).sum())
+        if all_usable and corrected.all():
+            return torch.from_numpy(found).to(logits)
         if not corrected.any():
             return logits
         places = torch.from_numpy(np.flatnonzero(usable)[corrected]).to(logits.device)
@@ -84,59 +104,62 @@ class TemporalPrior(nn.Module):
 
     def peek(self, logits: Tensor) -> Tensor:
         """Return the corrected logits and learn nothing."""
-        with self._lock:
-            before = None if self._filter is None else self._filter.copy()
-            try:
-                return self._forward(logits)
-            finally:
-                self._filter = before
+        with self._lock, self._kept(always=True):
+            return self._forward(logits)
 
-    def _correct(self, state: TemporalFilter, rows: Floats) -> Floats:
-        """The log posterior of each sample; NaN where no expert speaks."""
-        p = softmax(rows[:, None] / np.array(TEMPERATURES)[:, None])
-        found, parts, start = np.empty_like(rows), [], 0
-        while start < len(p):
-            stop = min(len(p), start + BLOCK - state.samples % BLOCK)
-            outputs = p[start:stop, state.temperature]
-            parts.append((outputs, *state.take(p[start:stop])))
+    def _correct(self, state: TemporalFilter, p: Floats, new: Bools) -> Floats:
+        """The log posterior of each sample, NaN where no expert speaks; learn from those that are new."""
+        found, parts = np.empty_like(p[:, 0]), []
+        for start, stop in _pieces(new, state.samples % BLOCK):
+            outputs, piece = p[start:stop, state.temperature], slice(start, stop)
+            if not new[start]:
+                found[piece] = mixed(outputs, *state.look(p[piece]))
+                continue
+            likelihoods, posteriors, weights = state.take(p[piece])
             if self.lookahead == "none":
-                _, _, posteriors, weights = parts.pop()
-                found[start:stop] = mixed(outputs, posteriors, weights)
-            start = stop
+                found[piece] = mixed(outputs, posteriors, weights)
+            else:
+                parts.append((outputs, likelihoods, posteriors, weights))
         if parts:
             outputs, likelihoods, posteriors, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
             posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods[:, :CHAINS])
-            found[:] = mixed(outputs, posteriors, weights)
+            found[new] = mixed(outputs, posteriors, weights)
         return found
 
     @property
     def on(self) -> bool:
         """Whether any expert has a say at present."""
-        return self._filter is not None and bool(self._filter.speaks[self._filter.temperature].any())
+        return self._filter is not None and bool(self._filter.speaks[:, self._filter.temperature].any())
 
     @property
     def stats(self) -> LabelPriorStats:
         """How much it intervenes."""
         state = self._filter or TemporalFilter.begin(2)
-        weights = state.weights(state.strength)[state.temperature, :CHAINS]
-        stay = float(weights @ TRUST[:CHAINS, 0])
-        return LabelPriorStats(state.samples, state.corrected, state.relabelled, self.on, round(stay, 4))
+        weights = mixture_weights(state.strength[None], state.speaks)[0, :CHAINS, state.temperature]
+        stay = round(float(weights @ TRUST[:CHAINS, 0]), 4)
+        samples = state.samples + state.skipped
+        return LabelPriorStats(samples, state.corrected, state.relabelled, state.skipped, self.on, stay)
+
+    def unless_complete(self) -> AbstractContextManager[None]:
+        """Undo what was learned if the block raises."""
+        return self._kept(always=False)
 
     @contextmanager
-    def unless_complete(self) -> Iterator[None]:
-        """Undo what was learned if the block raises."""
-        before = None if self._filter is None else self._filter.copy()
+    def _kept(self, *, always: bool) -> Iterator[None]:
+        """Undo what is learned in the block, always or if it raises."""
+        before, complete = None if self._filter is None else self._filter.copy(), False
         try:
             yield
-        except BaseException:
-            self._filter = before
-            raise
+            complete = not always
+        finally:
+            if not complete:
+                self._filter = before
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return everything it remembers, for `state_dict`."""
         with self._lock:
-            kept = {} if self._filter is None else vars(self._filter.copy())
-        return {name: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for name, v in kept.items()}
+            kept = {} if self._filter is None else dict(vars(self._filter))
+        return {name: torch.tensor(v) if isinstance(v, np.ndarray) else v for name, v in kept.items()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take it back from a `state_dict`."""
@@ -152,12 +175,28 @@ class TemporalPrior(nn.Module):
         super().__setstate__({**state, "_lock": threading.Lock()})  # type: ignore[no-untyped-call]
 
 
+def _pieces(new: Bools, place: int) -> Iterator[tuple[int, int]]:
+    """Split samples where new ones meet others, and new ones also where a block ends that has `place` samples.
+
+    >>> list(_pieces(np.array([True] * 30 + [False] * 40), 20))
+    [(0, 5), (5, 30), (30, 70)]
+    """
+    borders = [0, *(np.flatnonzero(new[1:] != new[:-1]) + 1).tolist(), len(new)]
+    for start, stop in pairwise(borders):
+        learned = new[start]
+        while start < stop:
+            end = min(stop, start + BLOCK - place) if learned else stop
+            yield start, end
+            start, place = end, (place + end - start) % BLOCK if learned else place
+
+
 def _loaded(state: dict[str, Any]) -> TemporalFilter:
     """Make a filter of its saved values; refuse those that have other shapes or are not finite."""
     values: dict[str, Any] = {k: v.cpu().numpy().copy() if isinstance(v, Tensor) else v for k, v in state.items()}
-    fresh = vars(TemporalFilter.begin((*np.shape(values.get("base", 0)), 1)[-2]))
+    fresh = vars(TemporalFilter.begin((*np.shape(values.get("last", 0)), 1)[0]))
     for name, like in fresh.items():
         shape, own = np.shape(values.get(name, 0)), np.shape(like)
-        if shape[-1:] != own[-1:] or len(shape) != len(own) or not np.isfinite(values[name]).all():
+        alike = len(shape) == len(own) and (shape == own or name == "blocks" and shape[1:] == own[1:])
+        if not alike or not (name == "last" or np.isfinite(values[name]).all()):
             raise BadState(f"{name} of the label prior must be finite, of shape {own}, found shape {shape}")
     return TemporalFilter(**values)
