@@ -24,9 +24,9 @@ from resitta.training.temporal_filter import (
     Floats,
     TemporalFilter,
     mixed,
-    mixture_weights,
     outputs_of,
     smoothed,
+    weights_of,
 )
 
 Lookahead = Literal["none", "batch"]
@@ -109,34 +109,34 @@ class TemporalPrior(nn.Module):
 
     def _correct(self, state: TemporalFilter, p: Floats, new: Bools) -> Floats:
         """The log posterior of each sample, NaN where no expert speaks; learn from those that are new."""
-        found, parts = np.empty_like(p[:, 0]), []
+        found, parts = np.full_like(p[:, 0], np.nan), []
         for start, stop in _pieces(new, state.samples % BLOCK):
-            outputs, piece = p[start:stop, state.temperature], slice(start, stop)
-            if not new[start]:
+            piece, outputs, on = slice(start, stop), p[start:stop, state.temperature], state.on
+            if new[start]:
+                likelihoods, *answer = state.take(p[piece])
+                if self.lookahead == "batch":
+                    parts.append((outputs, likelihoods, *answer))
+                elif on:
+                    found[piece] = mixed(outputs, *answer)
+            elif on:
                 found[piece] = mixed(outputs, *state.look(p[piece]))
-                continue
-            likelihoods, posteriors, weights = state.take(p[piece])
-            if self.lookahead == "none":
-                found[piece] = mixed(outputs, posteriors, weights)
-            else:
-                parts.append((outputs, likelihoods, posteriors, weights))
         if parts:
             outputs, likelihoods, posteriors, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
             posteriors[:, :CHAINS] = smoothed(posteriors[:, :CHAINS], likelihoods[:, :CHAINS])
-            found[new] = mixed(outputs, posteriors, weights)
+            found[new] = np.where(weights.any(axis=1, keepdims=True), mixed(outputs, posteriors, weights), np.nan)
         return found
 
     @property
     def on(self) -> bool:
         """Whether any expert has a say at present."""
-        return self._filter is not None and bool(self._filter.speaks[:, self._filter.temperature].any())
+        return self._filter is not None and self._filter.on
 
     @property
     def stats(self) -> LabelPriorStats:
         """How much it intervenes."""
         state = self._filter or TemporalFilter.begin(2)
-        weights = mixture_weights(state.strength[None], state.speaks)[0, :CHAINS, state.temperature]
-        stay = round(float(weights @ TRUST[:CHAINS, 0]), 4)
+        weights = (weights_of(state.strength) * state.speaks)[:, state.temperature]
+        stay = round(float(weights[:CHAINS] @ TRUST[:CHAINS, 0] / (1 + weights.sum())), 4)
         samples = state.samples + state.skipped
         return LabelPriorStats(samples, state.corrected, state.relabelled, state.skipped, self.on, stay)
 
