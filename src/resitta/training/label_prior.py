@@ -83,10 +83,9 @@ class TemporalPrior(nn.Module):
             rows = rows[usable]
         if not len(rows):
             return logits
-        state = TemporalFilter.begin(rows.shape[1]) if self._filter is None else self._filter
-        if state.last.shape != rows.shape[1:]:
-            state = TemporalFilter.begin(rows.shape[1])
-        self._filter = state
+        state = self._filter
+        if state is None or state.last.shape != rows.shape[1:]:
+            self._filter = state = TemporalFilter.begin(rows.shape[1])
         new = state.are_new(rows)
         if known is not None:
             new &= known.cpu().numpy()[usable]

@@ -37,6 +37,11 @@ RATE = np.array([*(1.0 for _ in STICKY), *(1 - 0.5 ** (1 / life) for life in HAL
 TEMPERATURES = (0.5, 1.0, 2.0)
 """The logits are divided by one of these: by that at which the chains foretell the outputs best. Most networks are too
 certain of images from other domains, and over many samples evidence that is too certain adds up."""
+TRUSTS, RATES = (np.repeat(each, len(TEMPERATURES), axis=0) for each in (TRUST, RATE))
+GAIN, OFTEN = TRUSTS * RATES, slice(CHAINS * len(TEMPERATURES), None)
+KEPT = 1 - RATES[OFTEN]
+"""The same for each expert and temperature; what of a posterior enters a belief times its trust; the frequencies, and
+what remains of their last belief."""
 USUAL = TEMPERATURES.index(2.0)
 """The temperature to begin with."""
 MEMORY = 0.99
@@ -279,30 +284,25 @@ class TemporalFilter:
         This is the one loop over samples. A belief, here times the trust s in it, moves to the posterior q by the rate
         r: (1-r) belief + r s q.
         """
-        samples, experts, m, classes = likelihoods.shape
-        shape, frequencies = (experts * m, classes), slice(CHAINS * m, None)  # broadcasts are faster in two dimensions
-        beliefs = np.empty((samples + 1, *shape), np.float32)
-        joints, evidence = np.empty((samples, *shape), np.float32), np.empty((samples, len(beliefs[0]), 1), np.float32)
-        rest = np.broadcast_to((1 - TRUST) / np.float32(classes), (experts, m)).reshape(-1, 1)
-        gain, kept = (np.broadcast_to(each, (experts, m)).reshape(-1, 1) for each in (TRUST * RATE, 1 - RATE))
-        ones, scale, old = np.ones((classes, 1), np.float32), np.empty_like(gain), np.empty_like(beliefs[0, frequencies])
-        kept = kept[frequencies]
-        beliefs[0] = self.beliefs.reshape(shape)
+        samples, classes = len(likelihoods), likelihoods.shape[-1]
+        shape = samples, TRUSTS.size, classes  # numpy is faster with fewer dimensions
+        beliefs, joints = np.empty((samples + 1, *shape[1:]), np.float32), np.empty(shape, np.float32)
+        evidence, rest = np.empty((samples, TRUSTS.size, 1), np.float32), (1 - TRUSTS) / np.float32(classes)
+        ones, scale, old = np.ones((classes, 1), np.float32), np.empty_like(GAIN), np.empty_like(beliefs[0, OFTEN])
+        beliefs[0] = self.beliefs.reshape(shape[1:])
         before, after = beliefs[:-1], beliefs[1:]
-        for belief, likelihood, joint, total, following, last, now in zip(
-            *(before, likelihoods.reshape(-1, *shape), joints, evidence, after),
-            *(before[:, frequencies], after[:, frequencies]),
-            strict=True,
-        ):
+        steps = before, likelihoods.reshape(shape), joints, evidence, after, before[:, OFTEN], after[:, OFTEN]
+        for belief, likelihood, joint, total, following, last, now in zip(*steps, strict=True):
             np.add(belief, rest, joint)
             np.multiply(joint, likelihood, joint)
             np.dot(joint, ones, total)
-            np.divide(gain, total, scale)
+            np.divide(GAIN, total, scale)
             np.multiply(joint, scale, following)
-            np.multiply(kept, last, old)
+            np.multiply(KEPT, last, old)
             np.add(now, old, now)
-        self.beliefs = beliefs[-1].reshape(experts, m, classes).copy()
-        return before.reshape(likelihoods.shape), joints.reshape(likelihoods.shape), evidence.reshape(samples, experts, m)
+        self.beliefs = beliefs[-1].reshape(self.beliefs.shape).copy()
+        every = likelihoods.shape
+        return before.reshape(every), joints.reshape(every), evidence.reshape(every[:-1])
 
     def _remember(self, p: Floats, foretold: Floats, logs: Floats, less: Floats) -> None:
         """Add the samples to the sums of the block. What was foretold repeats what is known, and weighs less in b."""
