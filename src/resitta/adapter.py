@@ -317,7 +317,7 @@ class Adapter(nn.Module):
         return logits if self.prior is None or not self.corrects else self.prior.peek(logits)
 
     def correct(self, images: Tensor, logits: Tensor) -> Tensor:
-        """Correct logits by the label prior, if there is one, which learns from those that the guard does not reject."""
+        """Correct logits by the label prior, if there is one; it learns from those that the guard does not reject."""
         if self.prior is None:
             return logits
         known = None if self.guard is None else self.guard.known(self, images, logits)
@@ -347,8 +347,8 @@ class Adapter(nn.Module):
         self.samples, self.batches, self.entropies = self.samples + len(images), self.batches + 1, entropies
         for callback in self.callbacks:
             callback.after_step(self, images, logits)
-        if self.prior is not None and self.prior.on != self._prior_was_on:
-            self._prior_was_on = self.prior.on
+        if self.prior is not None and self.prior.reported_on != self._prior_was_on:
+            self._prior_was_on = not self._prior_was_on
             self.emit(LabelPriorSwitched(samples=self.samples, on=self._prior_was_on))
         if self.method.reset_every and self.batches % self.method.reset_every == 0:
             self._restart()

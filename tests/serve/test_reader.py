@@ -111,7 +111,10 @@ def test_samples_of_a_named_stream_are_corrected_and_others_are_not() -> None:
         def correct(self, logits: Tensor, streams: Sequence[Stream | None]) -> Tensor:
             return logits * torch.tensor([[1 if stream is None else 2] for stream in streams])
 
-    reader = Reader(lambda images, _, correct: (correct(images), 0, [True] * len(images)), Limits(wait_ms=200), Doubling(most=2))
+    def predict(images: Tensor, clients: list[str], correct: Correct) -> tuple[Tensor, int, list[bool]]:
+        return correct(images), 0, [True] * len(images)
+
+    reader = Reader(predict, Limits(wait_ms=200), Doubling(most=2))
     futures = [reader.submit(numbers(1, 2), "me", stream) for stream in ("left", "")]
     reader.start()
     assert [future.result(10).logits.flatten().tolist() for future in futures] == [[2, 4], [1, 2]]

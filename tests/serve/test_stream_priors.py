@@ -101,7 +101,8 @@ def test_with_feedback_the_corrected_predictions_are_learned_from(feedback: bool
         for batch in colours(LEFT).split(30):
             answers.append(service.submit(batch, "me", "door").result(20).logits)
             until(lambda: service.writer.report().counters.waiting == 0)
-    kept = {tuple(image.flatten().tolist()): int(label) for image, label in zip(memory.samples, memory.labels, strict=True)}
+    pairs = zip(memory.samples, memory.labels, strict=True)
+    kept = {tuple(image.flatten().tolist()): int(label) for image, label in pairs}
     with torch.no_grad():
         plain = service.adapter.source(last).argmax(1)
     corrected = torch.cat(answers)[-60:].argmax(1)

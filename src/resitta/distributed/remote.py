@@ -126,9 +126,7 @@ class RayReaders:
         self._returning: dict[int, Any] = {}
         """For each reader that died, a call that is answered when it is back."""
 
-    def predict(
-        self, first: int, images: Tensor, clients: Sequence[str], correct: Correct = unchanged
-    ) -> Predicted:
+    def predict(self, first: int, images: Tensor, clients: Sequence[str], correct: Correct = unchanged) -> Predicted:
         """Predict with a reader, or with the next one if it has died, and offer the images to the writer."""
         order = [*range(first, len(self.actors)), *range(first)]
         for index in [index for index in order if self._is_there(index)] or order:

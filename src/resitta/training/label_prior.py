@@ -3,16 +3,17 @@
 `resitta.training.temporal_filter` has the mathematics.
 """
 
+import functools
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resitta.errors import BadState
@@ -29,6 +30,12 @@ from resitta.training.temporal_filter import (
     weights_of,
 )
 
+if TYPE_CHECKING:
+    from resitta.training.device_filter import DeviceFilter
+
+logger = logging.getLogger(__name__)
+MOST_CLASSES = 1024
+"""With more classes, the filter runs on the host."""
 Lookahead = Literal["none", "batch"]
 """Whether a prediction may use the samples that follow it in its batch."""
 
@@ -37,8 +44,9 @@ Lookahead = Literal["none", "batch"]
 class LabelPriorStats:
     """How much a label prior intervenes: over `samples`, how many were corrected, and how many got another label.
 
-    `skipped`: nothing was learned from so many samples, since they repeat the one before, or a guard rejects them. `on` tells whether it corrects at present. `stay` is the probability with which the present mixture of experts
-    expects the next sample to be of the same class because the last was.
+    Nothing was learned from the `skipped` ones: they repeat the one before, or a guard rejects them. `on` tells whether
+    it corrects at present. `stay` is the probability with which the present mixture of experts expects the next sample
+    to be of the same class because the last was.
     """
 
     samples: int
@@ -63,7 +71,8 @@ class TemporalPrior(nn.Module):
     def __init__(self, *, lookahead: Lookahead = "none") -> None:
         super().__init__()
         self.lookahead = lookahead
-        self._filter: TemporalFilter | None = None
+        self._filter: TemporalFilter | DeviceFilter | None = None
+        self._report = _Report()
         self._lock = threading.Lock()  # predictions may come from another thread than the one that saves
 
     def forward(self, logits: Tensor, known: Tensor | None = None) -> Tensor:
@@ -76,6 +85,18 @@ class TemporalPrior(nn.Module):
             return self._forward(logits, known)
 
     def _forward(self, logits: Tensor, known: Tensor | None = None) -> Tensor:
+        device = device_filter(logits.device) if logits.is_cuda and self.lookahead == "none" else None
+        if device is None or not 2 <= logits.shape[1] <= MOST_CLASSES or not len(logits):
+            return self._on_host(logits, known)
+        state = self._filter
+        if not isinstance(state, device) or (state.last.device, len(state.last)) != (logits.device, logits.shape[1]):
+            before = self._state()
+            fits = before is not None and len(before.last) == logits.shape[1]
+            state = device.of(before if before and fits else TemporalFilter.begin(logits.shape[1]), logits.device)
+        answer, self._filter = state.step(logits.detach(), known)
+        return answer
+
+    def _on_host(self, logits: Tensor, known: Tensor | None) -> Tensor:
         rows: Floats = logits.detach().double().cpu().numpy()
         usable: Bools = np.isfinite(rows.max(axis=1, initial=-np.inf))
         all_usable = bool(usable.all())
@@ -83,10 +104,15 @@ class TemporalPrior(nn.Module):
             rows = rows[usable]
         if not len(rows):
             return logits
-        state = self._filter
+        state = self._state()
         if state is None or state.last.shape != rows.shape[1:]:
-            self._filter = state = TemporalFilter.begin(rows.shape[1])
+            state = TemporalFilter.begin(rows.shape[1])
+        if state is not self._filter:
+            self._filter = state
         new = state.are_new(rows)
+        if not all_usable:
+            new |= np.diff(np.flatnonzero(usable), prepend=-1) > 1
+            state.last = state.last if usable[-1] else np.ones_like(state.last)
         if known is not None:
             new &= known.cpu().numpy()[usable]
         found = self._correct(state, outputs_of(rows), new)
@@ -128,16 +154,29 @@ class TemporalPrior(nn.Module):
     @property
     def on(self) -> bool:
         """Whether any expert has a say at present."""
-        return self._filter is not None and self._filter.on
+        state = self._state()
+        return state is not None and state.on
+
+    @property
+    def reported_on(self) -> bool:
+        """The same without waiting for a device: as it was after one of the last batches."""
+        if self._filter is None or isinstance(self._filter, TemporalFilter):
+            return self.on
+        return self._report.read(self._filter.counts)
+
+    def _state(self) -> TemporalFilter | None:
+        """The filter on the host; this waits for a device."""
+        state = self._filter
+        return state if state is None or isinstance(state, TemporalFilter) else state.to_host()
 
     @property
     def stats(self) -> LabelPriorStats:
         """How much it intervenes."""
-        state = self._filter or TemporalFilter.begin(2)
+        state = self._state() or TemporalFilter.begin(2)
         weights = (weights_of(state.strength) * state.speaks)[:, state.temperature]
         stay = round(float(weights[:CHAINS] @ TRUST[:CHAINS, 0] / (1 + weights.sum())), 4)
         samples = state.samples + state.skipped
-        return LabelPriorStats(samples, state.corrected, state.relabelled, state.skipped, self.on, stay)
+        return LabelPriorStats(samples, state.corrected, state.relabelled, state.skipped, state.on, stay)
 
     def unless_complete(self) -> AbstractContextManager[None]:
         """Undo what was learned if the block raises."""
@@ -157,7 +196,8 @@ class TemporalPrior(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """Return everything it remembers, for `state_dict`."""
         with self._lock:
-            kept = {} if self._filter is None else dict(vars(self._filter))
+            state = self._state()
+        kept = {} if state is None else vars(state)
         return {name: torch.tensor(v) if isinstance(v, np.ndarray) else v for name, v in kept.items()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -168,10 +208,48 @@ class TemporalPrior(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle everything but the lock."""
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        kept = {name: value for name, value in vars(self).items() if name not in ("_lock", "_report")}
+        return {**kept, "_filter": self._state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_lock": threading.Lock()})  # type: ignore[no-untyped-call]
+        super().__setstate__({**state, "_lock": threading.Lock(), "_report": _Report()})  # type: ignore[no-untyped-call]
+
+
+class _Report:
+    """Copies whether the prior corrects from a device, without waiting for it."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._copy: Tensor | None = None
+        self._event: torch.cuda.Event | None = None
+
+    def read(self, counts: Tensor) -> bool:
+        """Return what the last copy that has arrived says, and begin another one."""
+        if self._copy is None or self._event is None:
+            self._copy = torch.empty(counts.shape, dtype=counts.dtype, pin_memory=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        elif self._event.query():
+            self.on = bool(self._copy[-1])
+        else:
+            return self.on
+        self._copy.copy_(counts, non_blocking=True)
+        self._event.record(torch.cuda.current_stream(counts.device))
+        return self.on
+
+
+@functools.cache
+def device_filter(device: torch.device) -> "type[DeviceFilter] | None":
+    """The filter for a CUDA device, if Triton and what it needs are there; it is tried once."""
+    try:
+        from resitta.training.device_filter import DeviceFilter  # noqa: PLC0415  (Triton is slow to import)
+
+        DeviceFilter.of(TemporalFilter.begin(2), device).step(torch.zeros((1, 2), device=device))
+    except Exception as error:  # no Triton, no compiler for it, or another kind of device
+        reason = str(error).partition("\n")[0]
+        why = f"{type(error).__name__}: {reason}"
+        logger.warning("the label prior runs on the host, and waits for %s at every call: %s", device, why)
+        return None
+    return DeviceFilter
 
 
 def _pieces(new: Bools, place: int) -> Iterator[tuple[int, int]]:
@@ -181,12 +259,13 @@ def _pieces(new: Bools, place: int) -> Iterator[tuple[int, int]]:
     [(0, 5), (5, 30), (30, 70)]
     """
     borders = [0, *(np.flatnonzero(new[1:] != new[:-1]) + 1).tolist(), len(new)]
-    for start, stop in pairwise(borders):
-        learned = new[start]
+    for first, stop in pairwise(borders):
+        start, learned = first, new[first]
         while start < stop:
             end = min(stop, start + BLOCK - place) if learned else stop
             yield start, end
-            start, place = end, (place + end - start) % BLOCK if learned else place
+            place = (place + end - start) % BLOCK if learned else place
+            start = end
 
 
 def _loaded(state: dict[str, Any]) -> TemporalFilter:
@@ -195,7 +274,7 @@ def _loaded(state: dict[str, Any]) -> TemporalFilter:
     fresh = vars(TemporalFilter.begin((*np.shape(values.get("last", 0)), 1)[0]))
     for name, like in fresh.items():
         shape, own = np.shape(values.get(name, 0)), np.shape(like)
-        alike = len(shape) == len(own) and (shape == own or name == "blocks" and shape[1:] == own[1:])
+        alike = len(shape) == len(own) and (shape == own or (name == "blocks" and shape[1:] == own[1:]))
         if not alike or not (name == "last" or np.isfinite(values[name]).all()):
             raise BadState(f"{name} of the label prior must be finite, of shape {own}, found shape {shape}")
     return TemporalFilter(**values)

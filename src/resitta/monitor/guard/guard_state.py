@@ -123,7 +123,8 @@ class GuardState:
     def screen(self, images: Tensor, logits: Tensor) -> Tensor:
         """Set the logits of out-of-distribution samples to NaN, and of all samples while most are."""
         pixels = self.pixels(images)
-        self.unknown, self.next_rate, self.next_exposure = self.judge(pixels, logits, self.next_rate, self.next_exposure)
+        judged = self.judge(pixels, logits, self.next_rate, self.next_exposure)
+        self.unknown, self.next_rate, self.next_exposure = judged
         return logits.masked_fill(self.unknown[:, None], torch.nan)
 
     def judge(
