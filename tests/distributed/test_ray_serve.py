@@ -189,7 +189,7 @@ def test_named_streams_are_corrected_whichever_reader_answers(tmp_path: Path, mo
     build = partial(resitta.adapt, reader_of_colours(), "rotta", label_prior="temporal", feedback=True)
     limits = Limits(save_every=3600, wait_ms=0)
     with ray_service(build, size=4, state=tmp_path, readers=2, limits=limits) as service:
-        for number, batch in enumerate(colours(labels).split(30)):
+        for number, batch in enumerate(torch.split(colours(labels), 30)):
             service.readers[number % 2].submit(batch, "me", "door").result(30)
         told = service.stats()["adapter"]["label_prior"]
         assert (told["streams"], told["samples"]) == (1, 900)

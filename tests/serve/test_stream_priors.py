@@ -58,7 +58,7 @@ def test_each_named_stream_is_corrected_and_what_has_no_name_is_not(client: http
             plain = service.adapter.source(pixels[name])
         torch.testing.assert_close(ask(client, pixels[name][-30:]), plain[-30:].softmax(1), atol=1e-5, rtol=0)
         alone = resitta.adapt(reader_of_colours(), "source", label_prior="temporal")
-        expected = torch.cat([alone(batch) for batch in pixels[name].split(30)]).softmax(1)
+        expected = torch.cat([alone(batch) for batch in torch.split(pixels[name], 30)]).softmax(1)
         torch.testing.assert_close(torch.cat(found[name]), expected, atol=1e-4, rtol=0)
         wrong = [(each.argmax(1) != labels)[300:].double().mean() for each in (plain, torch.cat(found[name]))]
         assert wrong[1] < 0.5 * wrong[0]
@@ -69,7 +69,7 @@ def test_each_named_stream_is_corrected_and_what_has_no_name_is_not(client: http
 
 def test_a_client_cannot_teach_the_stream_of_another(client: httpx.Client, service: Service) -> None:
     pixels = colours(LEFT)
-    for batch in pixels.split(60):
+    for batch in torch.split(pixels, 60):
         ask(client, batch, "door")
     before = ask(client, pixels[:1], "door", **HOLDER)  # the same name, another client
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_a_client_cannot_teach_the_stream_of_another(client: httpx.Client, servi
 
 @pytest.mark.parametrize("name", ["", "camera 3", "x" * 65, "käfer", "a/b"])
 def test_a_name_of_other_characters_or_too_long_is_refused(client: httpx.Client, name: str) -> None:
-    headers = {"Content-Type": "application/x-npy", "X-Stream": name.encode()}
+    headers = [(b"Content-Type", b"application/x-npy"), (b"X-Stream", name.encode())]
     response = client.post("/predict", content=array(colours(LEFT[:1]).numpy()), headers=headers)
     assert response.status_code == 400
     assert response.json()["error"].startswith("X-Stream must be 1 to 64 of the characters")
@@ -98,7 +98,7 @@ def test_with_feedback_the_corrected_predictions_are_learned_from(feedback: bool
     assert memory is not None
     answers, last = [], colours(LEFT)[-60:]
     with service:
-        for batch in colours(LEFT).split(30):
+        for batch in torch.split(colours(LEFT), 30):
             answers.append(service.submit(batch, "me", "door").result(20).logits)
             until(lambda: service.writer.report().counters.waiting == 0)
     pairs = zip(memory.samples, memory.labels, strict=True)

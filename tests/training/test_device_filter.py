@@ -103,14 +103,14 @@ def test_the_prior_uses_it_and_goes_on_on_the_host() -> None:
     options: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3, "equal_nan": True}
     logits = stream(1200, 10)
     host, prior = TemporalPrior(), TemporalPrior()
-    for batch in logits[:600].split(64):
+    for batch in torch.split(logits[:600], 64):
         torch.testing.assert_close(prior(batch.to(DEVICE)).cpu(), host(batch), **options)
     assert isinstance(prior._filter, DeviceFilter)
     assert prior.stats == host.stats
     torch.testing.assert_close(prior.peek(logits[:64].to(DEVICE)).cpu(), host.peek(logits[:64]), **options)
     other = TemporalPrior()
     other.set_extra_state(prior.get_extra_state())
-    for batch in logits[600:].split(64):
+    for batch in torch.split(logits[600:], 64):
         expected = host(batch)
         torch.testing.assert_close(prior(batch), expected, **options)
         torch.testing.assert_close(other(batch.to(DEVICE)).cpu(), expected, **options)
@@ -119,13 +119,13 @@ def test_the_prior_uses_it_and_goes_on_on_the_host() -> None:
 @on_gpu
 def test_it_does_not_wait_for_the_device() -> None:
     prior, logits = TemporalPrior(), stream(1280, 10).to(DEVICE)
-    for batch in logits.split(64):  # kernels are compiled
+    for batch in torch.split(logits, 64):  # kernels are compiled
         prior(batch)
     torch.cuda.synchronize()
     with torch.cuda.device(DEVICE):
         torch.cuda.set_sync_debug_mode("error")
         try:
-            for batch in logits.split(64):
+            for batch in torch.split(logits, 64):
                 prior(batch)
         finally:
             torch.cuda.set_sync_debug_mode("default")

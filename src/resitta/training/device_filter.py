@@ -107,9 +107,9 @@ class DeviceFilter:
         logits, width = logits.contiguous(), triton.next_power_of_2(max(classes, 16))
         new = DeviceFilter(*(torch.empty_like(each) for each in (self.shares, self.sums, self.last, self.counts)))
         m, most = len(TEMPERATURES), n // BLOCK + 1
-        p, answers = torch.empty((2, m, n, classes), dtype=torch.float32, device=logits.device)
-        speaking, foresight = p.new_empty((m, n)), p.new_zeros((m, most))
-        teaches, closed = torch.empty((2, n + 1), dtype=torch.int32, device=logits.device)
+        p = torch.empty((m, n, classes), dtype=torch.float32, device=logits.device)
+        answers, speaking, foresight = torch.empty_like(p), p.new_empty((m, n)), p.new_empty((m, most))
+        teaches, closed = (p.new_empty(n + 1, dtype=torch.int32) for _ in range(2))
         warps = 1 if width <= 64 else 4 if width <= 256 else 8
         mask, has_known = (logits, False) if known is None else (known.to(torch.int8), True)
         prepare[(n,)](

@@ -228,7 +228,7 @@ class _Report:
         if self._copy is None or self._event is None:
             self._copy = torch.empty(counts.shape, dtype=counts.dtype, pin_memory=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        elif self._event.query():
+        elif self._event.query():  # type: ignore[no-untyped-call]
             self.on = bool(self._copy[-1])
         else:
             return self.on

@@ -108,7 +108,8 @@ def mixed(outputs: Floats, posteriors: Floats, weights: Floats) -> Floats:
     mixture += outputs
     mixture /= 1 + weights.sum(axis=1, keepdims=True)
     np.maximum(mixture, np.finfo(np.float32).tiny, out=mixture)
-    return np.log(mixture, out=mixture)
+    np.log(mixture, out=mixture)
+    return mixture
 
 
 def weights_of(strength: Floats) -> Floats:
@@ -120,7 +121,8 @@ def weights_of(strength: Floats) -> Floats:
     lowered = strength - HANDICAP
     np.maximum(lowered, -30, out=lowered)
     np.minimum(lowered, 30, out=lowered)
-    return np.exp(lowered, out=lowered)
+    np.exp(lowered, out=lowered)
+    return lowered
 
 
 def is_significant(means: Floats) -> Bools:
