@@ -125,7 +125,7 @@ def artificial(samples: int, classes: int, length: int = 20) -> Tensor:
 
 
 def usual_time(logits: Tensor, batch: int) -> float:
-    """The microseconds of processor time a sample takes: the first decile of means over 200 samples, as in quiet times."""
+    """The microseconds of processor time that a sample takes: the first decile of means over 200 samples."""
     prior, times = TemporalPrior(), []
     for part in torch.split(logits, batch):
         begin = time.thread_time()

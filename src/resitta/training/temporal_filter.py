@@ -104,7 +104,7 @@ def mixed(outputs: Floats, posteriors: Floats, weights: Floats) -> Floats:
     >>> np.exp(mixed(np.float32([[0.5, 0.5]]), posteriors, np.full((1, EXPERTS), np.float32(0.5)))).round(2)
     array([[0.8, 0.2]], dtype=float32)
     """
-    mixture = np.matmul(weights[:, None], posteriors)[:, 0]
+    mixture: Floats = np.matmul(weights[:, None], posteriors)[:, 0]
     mixture += outputs
     mixture /= 1 + weights.sum(axis=1, keepdims=True)
     np.maximum(mixture, np.finfo(np.float32).tiny, out=mixture)
