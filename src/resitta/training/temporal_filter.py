@@ -63,7 +63,7 @@ DECAY = MEMORY ** np.maximum(0, np.arange(BLOCK)[:, None] - np.arange(BLOCK)) * 
 LEFT = MEMORY ** np.arange(1, BLOCK + 1)[:, None, None]
 """What is left at each sample of a block of the log evidence before the block."""
 TOLERANCE = 0.02
-"""A sample repeats the one before it if no log probability differs by more than this, absolutely and relatively."""
+"""A sample repeats the one before it if no logit, less the greatest, differs by more than this times 1 + its size."""
 
 
 def outputs_of(logits: Floats) -> Floats:
