@@ -116,6 +116,20 @@ def test_with_feedback_the_corrected_predictions_are_learned_from(feedback: bool
     assert sum(agree) > 0.8 * len(agree)
 
 
+@pytest.mark.parametrize("method", ["lame", "rotta"])
+def test_what_has_no_name_teaches_nobody(method: str, tmp_path: Path) -> None:
+    service = service_of(method, tmp_path, **({"capacity": 30} if method == "rotta" else {}))
+    plain = resitta.adapt(reader_of_colours(), "lame")
+    with service:
+        for batch in torch.split(colours(LEFT), 30):
+            answer = service.submit(batch, "me").result(20).logits
+            until(lambda: service.writer.report().counters.waiting == 0)
+            if method == "lame":  # which predicts and learns in one step
+                torch.testing.assert_close(answer, plain(batch))
+    assert service.adapter.prior is not None
+    assert service.adapter.prior.stats.samples == 0
+
+
 def test_a_client_that_invents_names_loses_its_own_streams() -> None:
     priors, logits = StreamPriors(most=3), torch.randn(1, 4)
     for name in ("good", "one", "two", "three", "four"):
