@@ -10,7 +10,7 @@ WORKDIR /app
 # torch first and by itself: the layer is large, changes rarely, and comes from the index of CPU builds.
 COPY constraints.txt ./
 RUN pip install --no-cache-dir torch -c constraints.txt --index-url https://download.pytorch.org/whl/cpu
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src src
 RUN pip install --no-cache-dir ".[serve,demo]" -c constraints.txt
 

@@ -20,7 +20,15 @@ def make(classes=4):
     torch.manual_seed(0)
     return tiny_network(classes=classes)
 """
-DATA = ("py.typed", "report/page.html", "report/page.css", "report/page.js", "serve/page/index.html")
+DATA = (
+    "py.typed",
+    "report/page.html",
+    "report/page.css",
+    "report/page.js",
+    "serve/page/index.html",
+    "demo/photographs/cat.webp",
+    "demo/photographs/cifar10-wrn16x1.safetensors",
+)
 
 
 def resitta(*arguments: str, code: int = 0) -> str:
@@ -55,6 +63,13 @@ def package_is_whole() -> None:
     for name in DATA:
         if not (files("resitta") / name).is_file():
             raise SystemExit(f"the wheel lacks {name}")
+
+
+def demo() -> None:
+    """Both demos end in a table and a page; that of the photographs shows a label prior."""
+    expect("ResiTTA", resitta("demo", "--fast"))
+    expect("The label prior at work", Path("resitta-demo/index.html").read_text("utf-8"))
+    expect("ResiTTA", resitta("demo", "digits", "--fast", "--methods", "source", "resitta", "--out", "digits"))
 
 
 def make_images() -> None:
@@ -127,7 +142,7 @@ def main() -> None:
     parts: tuple[Callable[[], object], ...] = (
         install_what_is_missing,
         package_is_whole,
-        lambda: expect("ResiTTA", resitta("demo", "--fast")),
+        demo,
         lambda: expect("0 failed", resitta("check", "resitta")),
         lambda: expect("0 failed", resitta("check", "own_method.py:slow-bn")),
         bench_and_report,

@@ -25,7 +25,7 @@ from torch import nn
 from resitta.bench.api import ALL, by_method, named
 from resitta.bench.experiments import EXPERIMENTS, METHODS, TABLES, TASKS, experiment
 from resitta.bench.paper import PAPER
-from resitta.bench.protocol import Domain, OrderName, Protocol, open_domains
+from resitta.bench.protocol import Course, Domain, OrderName, Protocol, open_domains
 from resitta.bench.record import RunRecord
 from resitta.bench.runner import Bench, Job
 from resitta.bench.source_data import SourceData
@@ -88,7 +88,7 @@ def main() -> None:
         print(f"{job.title}: {record.average:.2f} %, {record.images_per_second:,.0f} images/s", flush=True)
     order = named([ALL])
     runs.sort(key=lambda record: (order.index(record.method), str(record.settings), record.seed))
-    comparable = testbed.model == task.model and not args.corruptions and not args.order
+    comparable = testbed.model == task.model and not args.corruptions and not args.order and args.course == "once"
     print(as_text(error_table(runs, paper=PAPER.main(task.dataset) if comparable else None)))
 
 
@@ -102,11 +102,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--experiments", nargs="*", choices=kinds, default=[], help="the ablation and sweeps to run")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the methods")
     parser.add_argument("--precision", choices=("exact", "bf16"), default="exact")
-    parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
-    parser.add_argument("--corruptions", nargs="+", default=None, help="which, in this order (default: the paper's)")
     parser.add_argument("--order", choices=get_args(OrderName), default=None, help="of images (default: the task's)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--device", default="cpu")
+    add_stream(parser)
     parser.add_argument("--workers", type=int, default=1, help="how many runs share the device (default: 1)")
     parser.add_argument("--out", type=Path, default=None, help="default: runs/BED")
     parser.add_argument("--cache", type=Path, default=None, help="folder of corrupted images (default: that of --out)")
@@ -115,6 +112,17 @@ def arguments() -> argparse.Namespace:
     args.out = args.out or Path("runs") / args.bed
     args.cache = args.cache or args.out
     return args
+
+
+def add_stream(parser: argparse.ArgumentParser) -> None:
+    """Add what defines a stream beside its order, and the device."""
+    parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
+    parser.add_argument("--corruptions", nargs="+", default=None, help="which, in this order (default: the paper's)")
+    parser.add_argument("--course", choices=get_args(Course), default="once", help="of the corruptions")
+    parser.add_argument("--visits", type=int, default=1, help="how often recurring corruptions come")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--corruption-seed", type=int, default=0, help="another draw of the corrupted images")
+    parser.add_argument("--device", default="cpu")
 
 
 def wanted_jobs(args: argparse.Namespace) -> list[Job]:
@@ -136,7 +144,7 @@ def run_all(args: argparse.Namespace, jobs: list[Job]) -> Iterator[tuple[Job, Ru
         yield from ((job, bench.record(job)) for job in jobs)
         return
     with ProcessPoolExecutor(args.workers, get_context("spawn")) as pool:
-        domains = protocol_of(args).domains()
+        domains = list(dict.fromkeys(protocol_of(args).domains()))
         list(pool.map(make_domain, [args] * len(domains), domains))
         running = {pool.submit(run_in_worker, args, job): job for job in jobs}
         for done in as_completed(running):
@@ -151,7 +159,10 @@ def protocol_of(args: argparse.Namespace) -> Protocol:
         corruptions=args.corruptions or protocol.corruptions,
         per_domain=args.per_domain,
         order=args.order or protocol.order,
+        course=args.course,
+        visits=args.visits,
         batch_size=args.batch_size,
+        corruption_seed=args.corruption_seed,
     )
 
 

@@ -30,11 +30,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from demo_networks import corrupted_stream
 from PIL import Image
 
 import resitta
 from resitta.demo.digits import cached_network, load_digits
-from resitta.demo.run import corrupted_stream
 from resitta.serve.storage import StateFolder
 
 TOKEN = "a token for measuring only"
@@ -70,7 +70,7 @@ def main() -> None:
 
 def png_stream(count: int) -> list[bytes]:
     """The demo's temporally correlated stream of corrupted digits, each as a PNG file."""
-    stream = corrupted_stream(load_digits(), -(-count // 15), 1, lambda *_: None)
+    stream = corrupted_stream(load_digits(), -(-count // 15), 1)
     images, _ = stream.read(stream.domain[:count], stream.index[:count])
     return [encode(picture) for picture in images.permute(0, 2, 3, 1).numpy()]
 

@@ -48,7 +48,7 @@ def mixed() -> str:
 
 def heat_table(found: Measurements, order: str) -> str:
     """Rows methods, columns testbeds; methods that use the order of labels come last and have winners of their own."""
-    cells = [cell for cell in found.cells if cell.order == order]
+    cells = [cell for cell in found.cells if cell.order == order and cell.course != "recurring"]
     if not cells:
         return EMPTY
     columns = list(dict.fromkeys(column_of(cell) for cell in cells))

@@ -1,10 +1,15 @@
 """Tables of methods beyond the paper's: agreement with their authors' code, and what the label prior does."""
 
+import statistics
 from dataclasses import dataclass
+from functools import cache
 
-from table_tools import VALUES, Cell, Run, markdown, runs, table
+from recommendations import Run as MatrixRun
+from recommendations import changed, read
+from table_tools import RECORDS, VALUES, Cell, Run, markdown, runs, table
 
 SMALL = "matrix/cifar10-wrn16x1"
+DRAWS = "cifar10-wrn16x1-draws"
 LARGE = "matrix-2000/cifar100-resnext29"
 FAMOUS = "matrix/imagenet-resnet50"
 BEDS = {
@@ -57,11 +62,37 @@ def agreement() -> str:
     return "\n".join([lines[0], "| --- | --- | --: | --: | --: |", *lines[2:]])
 
 
+@table("rivals-draws")
+def draws() -> str:
+    """Errors of several orders of the same images, drawn by the seed."""
+    rows: list[list[Cell]] = []
+    for theirs in AUTHORS:
+        ours = sorted(runs(DRAWS, theirs.method), key=lambda run: run.seed)
+        if (theirs.folder, theirs.order) == (SMALL, "ptta") and ours:
+            each = [run.average for run in ours]
+            spread = f"{statistics.mean(each):.1f} ± {statistics.stdev(each):.1f}"
+            rows.append([theirs.title, ", ".join(f"{error:.1f}" for error in each), spread, theirs.error])
+    return markdown(["method", "ours, one draw after the other", "mean ± standard deviation", "authors' code"], rows)
+
+
 def plain(folder: str, order: str, method: str) -> float:
-    """The error of a method's usual settings. The source's does not depend on the order."""
-    orders = ORDERS if method == "source" else (order,)
-    found = [run for order in orders for run in runs(f"{folder}/{order}", method) if not with_prior(run)]
-    return found[0].average
+    """The newest error of a method's usual settings, seed 1. The source's does not depend on the order."""
+    place, bed = folder.split("/")
+    found = [
+        run.record
+        for run in measured_in(place)
+        if run.record.identity["bed"] == bed
+        and (run.protocol["order"] == order or method == "source")
+        and (run.record.method, run.record.seed, run.protocol["course"]) == (method, 1, "once")
+        and not changed(run.record)
+    ]
+    return max(found, key=lambda record: (record.samples, record.made)).average
+
+
+@cache
+def measured_in(folder: str) -> list[MatrixRun]:
+    """The runs of all testbeds in a folder, read once."""
+    return read(RECORDS / folder)
 
 
 def with_prior(run: Run) -> bool:
@@ -89,7 +120,7 @@ def label_prior() -> str:
 
 def effect(folder: str, method: str, *, feedback: bool = False) -> str:
     """The error without the prior, and that with it."""
-    found = runs(folder, method)
+    found = runs(folder, method, 1)
     without = [run.average for run in found if not with_prior(run)]
     prior = [run.average for run in found if with_prior(run) and run.settings.get("feedback", False) == feedback]
     return f"{without[0]:.1f} → {prior[0]:.1f}" if without and prior else "–"

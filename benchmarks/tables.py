@@ -15,6 +15,7 @@ from pathlib import Path
 
 import table_errors
 import table_matrix
+import table_regret
 import table_rivals
 import table_robustness
 import table_speed
@@ -24,7 +25,7 @@ MARKER = re.compile(r"<!-- (table|file): (\S+) -->\n.*?<!-- /\1 -->", flags=re.D
 INLINE = re.compile(
     r"<!-- value: (\S+) -->.*?<!-- /value -->"
 )  # never first on a line: Markdown would end the paragraph
-SOURCES = (table_errors, table_speed, table_robustness, table_matrix, table_rivals)
+SOURCES = (table_errors, table_speed, table_robustness, table_matrix, table_regret, table_rivals)
 """Importing a module adds its tables to `TABLES` and its numbers to `VALUES`."""
 
 

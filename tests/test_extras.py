@@ -11,7 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src" / "resitta").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "prometheus_client": "prometheus-client",
+    "sklearn": "scikit-learn",
+}
 """Packages that are imported by another name than they are installed by."""
 WITH_TORCH = {"triton"}
 """What torch for CUDA brings along: modules that import it are imported lazily, and do without it elsewhere."""

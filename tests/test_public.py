@@ -65,6 +65,7 @@ def test_importing_needs_nothing_but_torch_and_numpy() -> None:
     code = (
         "import sys, resitta; [getattr(resitta, name) for name in resitta.__all__]; "
         "extras = {'sklearn', 'rich', 'cyclopts', 'PIL', 'safetensors', 'torchvision', 'timm', 'matplotlib', 'scipy'}; "
+        "extras |= {'av', 'cv2'}; "
         "sys.exit(str(extras & set(sys.modules)) if extras & set(sys.modules) else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

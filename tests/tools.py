@@ -1,8 +1,10 @@
 """What tests share."""
 
 import threading
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +16,19 @@ def needed(method: str) -> dict[str, Any]:
     """The settings that a method cannot do without: source data for 10×10 images."""
     images = torch.rand(40, 3, 10, 10, generator=torch.Generator().manual_seed(5))
     return {"source": images} if takes_source(get_method(method)) else {}
+
+
+def write_video(path: Path, frames: "np.ndarray[Any, Any]") -> None:
+    """Write N×H×W×3 frames, ten a second, with a key frame at every fourth."""
+    import av
+
+    with av.open(path, "w") as container:
+        stream: Any = container.add_stream("mpeg4", rate=10, options={"qscale": "2", "flags": "+qscale"})
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt, stream.gop_size, stream.global_quality = "yuv420p", 4, 2 * 118
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
 
 
 class Gate:

@@ -1,50 +1,28 @@
-"""Send the frames of a video to a service, a few per request, as fast as the video would show them.
+"""Send the frames of a video or camera to a service, a few per request, as fast as the video would show them.
 
-    python examples/clients/video.py street.mp4 --fps 5
-
-Animated WebP and GIF files are read with Pillow, everything else with the program ffmpeg.
+pip install "resitta[video]"
+python examples/clients/video.py street.mp4 --every 5
+python examples/clients/video.py 0 --batch 1    # the first camera
 """
 
 import argparse
 import io
 import json
-import shutil
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageSequence
+from torch import Tensor
 
-Frame = NDArray[np.uint8]
-
-
-def frames(path: Path, fps: float, side: int) -> Iterator[Frame]:
-    """The frames of a file, each as side×side pixels."""
-    if path.suffix.lower() in (".webp", ".gif"):
-        with Image.open(path) as animation:
-            for frame in ImageSequence.Iterator(animation):
-                yield np.array(frame.convert("RGB").resize((side, side)))
-        return
-    if shutil.which("ffmpeg") is None:
-        sys.exit(f"{path} needs the program ffmpeg; install it, or convert the video to an animated WebP")
-    command = ["ffmpeg", "-v", "error", "-i", str(path), "-vf", f"fps={fps},scale={side}:{side}"]
-    raw = subprocess.Popen([*command, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"], stdout=subprocess.PIPE)
-    assert raw.stdout is not None  # it is a pipe
-    while len(pixels := raw.stdout.read(side * side * 3)) == side * side * 3:
-        yield np.frombuffer(pixels, np.uint8).reshape(side, side, 3)
+import resitta
 
 
-def ask(url: str, batch: list[Frame]) -> list[str]:
+def ask(url: str, images: Tensor) -> list[str]:
     """Predict some frames in one request; a refusal ends the program with the service's sentence."""
     body = io.BytesIO()
-    np.save(body, np.stack(batch))
+    np.save(body, (images * 255).round().byte().permute(0, 2, 3, 1).numpy())  # a quarter of the bytes of floats
     request = urllib.request.Request(f"{url}/predict", body.getvalue(), {"Content-Type": "application/x-npy"})
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -56,19 +34,22 @@ def ask(url: str, batch: list[Frame]) -> list[str]:
 def main() -> None:
     """Print a line per frame."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("video", type=Path)
+    parser.add_argument("video", help="a file, a URL, or the number of a camera")
     parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--fps", type=float, default=10)
+    parser.add_argument("--every", type=int, default=1, help="send one frame in so many")
     parser.add_argument("--batch", type=int, default=8, help="frames per request")
     args = parser.parse_args()
     with urllib.request.urlopen(f"{args.url}/stats") as answer:
         side = json.load(answer)["size"]
-    start, shown, film = time.monotonic(), 0, frames(args.video, args.fps, side)
-    while batch := list(islice(film, args.batch)):
-        for text in ask(args.url, batch):
-            print(f"frame {shown}: {text}", flush=True)
-            shown += 1
-        time.sleep(max(0.0, start + shown / args.fps - time.monotonic()))
+    source = int(args.video) if args.video.isdecimal() else args.video
+    start, shown = time.monotonic(), 0
+    with resitta.video(source, size=side, batch=args.batch, every=args.every) as film:
+        for images in film:
+            for text in ask(args.url, images):
+                print(f"frame {shown * args.every}: {text}", flush=True)
+                shown += 1
+            if film.fps and not isinstance(source, int):  # a camera keeps its own time
+                time.sleep(max(0.0, start + shown * args.every / film.fps - time.monotonic()))
 
 
 if __name__ == "__main__":

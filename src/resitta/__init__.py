@@ -18,6 +18,8 @@ if typing.TYPE_CHECKING:
     from resitta.checkpoint.source_data import prepare
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
+    from resitta.inputs.convert import images
+    from resitta.inputs.video import video
     from resitta.memory.memory import Memory
     from resitta.method import Learner, Method, create, list_methods, register
     from resitta.monitor import events, guard
@@ -52,6 +54,7 @@ __all__ = [
     "errors",
     "events",
     "guard",
+    "images",
     "list_methods",
     "load",
     "methods",
@@ -59,6 +62,7 @@ __all__ = [
     "recover",
     "register",
     "setting",
+    "video",
 ]
 
 # Public names are imported when they are first used, so that `resitta --help` need not wait for torch.
@@ -81,12 +85,14 @@ _HOMES = {
     "create": "method",
     "events": "monitor",
     "guard": "monitor",
+    "images": "inputs.convert",
     "list_methods": "method",
     "load": "adapter",
     "prepare": "checkpoint.source_data",
     "recover": "adapter",
     "register": "method",
     "setting": "settings",
+    "video": "inputs.video",
 }
 
 

@@ -247,8 +247,11 @@ class Adapter(nn.Module):
 
             join(self, self.options.group)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing."""
+    def forward(self, images: Any) -> Tensor:
+        """Return the logits of a batch and, unless paused, learn from it. Bad input changes nothing.
+
+        `images` are a float tensor N×C×H×W, or anything that `resitta.images` takes without options.
+        """
         refuse_recording()
         with self._entered() as (predict, learn):
             images, pixels = checked(images, self.source)
@@ -263,11 +266,12 @@ class Adapter(nn.Module):
                 return learn(images, predicted)
             return self._peek(predict(images) if predicted is None else predicted)
 
-    def learn_from(self, images: Tensor, logits: Tensor) -> None:
+    def learn_from(self, images: Any, logits: Tensor) -> None:
         """Learn from a batch that was predicted elsewhere: by an exported copy, or by another process.
 
-        The images are checked as in a call. Callbacks run, a failed step changes nothing, and while the adapter is
-        paused nothing is learned. Methods that learn only from predictions of their own, such as "tent", refuse.
+        The images are converted and checked as in a call. Callbacks run, a failed step changes nothing, and while the
+        adapter is paused nothing is learned. Methods that learn only from predictions of their own, such as "tent",
+        refuse.
 
         >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
         >>> adapter = adapt(nn.Sequential(*features, nn.Linear(8, 5)), "resitta")
@@ -339,10 +343,14 @@ class Adapter(nn.Module):
             if predicted is None and learner.learns_from_predictions:
                 predicted = learner.predict(images).detach()
             logits = learner.step(images).detach() if predicted is None else predicted
+            if learner.revises and predicted is not None:
+                seen = prior.peek(predicted) if prior is not None and self.method.feedback else predicted
+                newer = learner.learn_from(images, seen if corrected is None else corrected)
+                logits = logits if newer is None or corrected is not None else newer
             totals = self.entropies.to(logits.device)
             entropies = self.replay(tally, logits, totals).clone() if logits.is_cuda else tally(logits, totals)
             answer = (logits if prior is None else self.correct(images, logits)) if corrected is None else corrected
-            if predicted is not None:  # the last operation that may fail: see Rollback
+            if predicted is not None and not learner.revises:  # the last operation that may fail: see Rollback
                 learner.learn_from(images, answer if self.method.feedback else predicted)
         self.samples, self.batches, self.entropies = self.samples + len(images), self.batches + 1, entropies
         for callback in self.callbacks:

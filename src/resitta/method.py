@@ -70,6 +70,8 @@ class Learner(nn.Module, ABC):
     """Whether a step may change the learner."""
     learns_from_predictions: ClassVar[bool] = False
     """Whether `learn_from` learns from logits that were predicted before, here or elsewhere."""
+    revises: ClassVar[bool] = False
+    """Whether `learn_from` returns newer logits of the same images, which a call returns in the place of the first."""
     updates: int = 0
     """How often it has learned. Add 1 after every change of parameters or statistics: guards, events, autosave and the
     hand-off of weights go by it. A batch from which nothing is learned does not count."""
@@ -95,8 +97,8 @@ class Learner(nn.Module, ABC):
             self.learn_from(images, logits)
         return logits
 
-    def learn_from(self, images: Tensor, logits: Tensor) -> None:
-        """Learn from a batch and the logits that `predict` returned for it."""
+    def learn_from(self, images: Tensor, logits: Tensor) -> Tensor | None:
+        """Learn from a batch and the logits that `predict` returned for it; return newer logits if it `revises`."""
         raise NotImplementedError(f"{type(self).__name__} learns, and so must write step() or learn_from()")
 
     def may_update(self, images: Tensor) -> bool:

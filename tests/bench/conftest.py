@@ -28,7 +28,7 @@ def make():
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BenchSpec:
     """A model's file and a corrupted set; paths are relative to the current folder."""
     monkeypatch.chdir(tmp_path)
-    executors._opened.cache_clear()
+    executors.opened.cache_clear()
     Path("data").mkdir()
     Path("mine.py").write_text(MODEL)
     rng = np.random.default_rng(0)

@@ -32,11 +32,15 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-def measure(folder: Path, jobs: Sequence[tuple[str, int]], order: str = "iid", **settings: Any) -> None:
+def measure(
+    folder: Path, jobs: Sequence[tuple[str, int]], order: str = "iid", *, visits: int = 1, **settings: Any
+) -> None:
     """Tiny runs with a network of random weights, as `beds.py` writes them."""
     pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), np.uint8)
     images = ArrayImages(pixels, np.arange(20) % 10)
-    protocol = Protocol(corruptions=("clean",), order=order, batch_size=10)  # type: ignore[arg-type]
+    course: Any = "once" if visits == 1 else "recurring"
+    stream: Any = {"order": order, "course": course, "visits": visits, "batch_size": 10}
+    protocol = Protocol(corruptions=("clean",), **stream)
     torch.manual_seed(0)
     bench = Bench(
         protocol=protocol,

@@ -75,7 +75,7 @@ sys.exit(main())
         (["bench", "wrn16x1", "photos"], "resitta.bench.run", "repeat the command to continue"),
         (["reproduce", "eta", "photos", "w.pt"], "resitta.bench.reproduce", "repeat the command"),
         (["serve", "demo"], "resitta.serve.launch.serve", "with --state, repeat the command"),
-        (["demo"], "resitta.demo.run.run_demo", "the trained network is kept"),
+        (["demo"], "resitta.demo.run.run_demo", "corrupted images and a trained network are kept"),
         (["data", "fetch", "cifar10c"], "resitta.data.fetch", "repeat the command to resume the download"),
     ],
 )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import resitta
 from resitta.conformance import CHECKS, spread_images, spread_network, tiny_network
 from resitta.conformance.subject import Norm
-from resitta.errors import BadSetting, NonConformant, UnsuitableModel
+from resitta.errors import BadImages, BadSetting, NonConformant, UnsuitableModel
 from resitta.method import Learner, Method, get_method, list_methods
 from resitta.methods.tent import TentLearner
 from resitta.norm.requirements import lack
@@ -184,10 +184,15 @@ def started_by(learner: type[TentLearner]) -> Method:
     return Started()
 
 
-@pytest.mark.parametrize("images", [torch.zeros(3, 8, 8), torch.zeros(0, 3, 8, 8), [1, 2]])
+@pytest.mark.parametrize("images", [torch.zeros(8, 100), torch.zeros(0, 3, 8, 8), [1, 2]])
 def test_images_must_be_some(images: Any) -> None:
-    with pytest.raises(BadSetting, match="images must be a tensor N×C×H×W of at least one image, found"):
+    with pytest.raises(BadImages):
         resitta.check_method("bn", images=images)
+
+
+def test_images_may_be_bytes() -> None:
+    pool = (spread_images(200).permute(0, 2, 3, 1) * 255).byte().numpy()
+    assert resitta.check_method("bn", images=pool, normalized=((0.5,) * 3, (0.25,) * 3))
 
 
 def test_a_model_that_returns_more_than_logits_is_checked() -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resitta.memory.cstu import CSTU, cstu_score
+from resitta.memory.cstu import CSTU
 
 PAUSE = 40
 Event = tuple[int, float] | None
@@ -85,12 +85,6 @@ def test_every_decision_is_that_of_the_literal_memory(events: list[Event], capac
         stored = sorted(sample.number for samples in literal.lists for sample in samples)
         assert sorted(numbers(bank)) == stored
         assert bank.counts.tolist() == [len(samples) for samples in literal.lists]
-
-
-def test_the_score_is_timeliness_plus_normalised_uncertainty() -> None:
-    ages, entropies = np.array([0, 64, 640]), np.array([0.0, math.log(10), 1.0])
-    expected = [0.5, 1 / (1 + math.exp(-1)) + 1, 1 / (1 + math.exp(-10)) + 1 / math.log(10)]
-    np.testing.assert_allclose(cstu_score(ages, entropies, capacity=64, classes=10), expected, rtol=1e-12)
 
 
 def test_a_class_at_its_quota_replaces_only_within_itself() -> None:

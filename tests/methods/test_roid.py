@@ -1,6 +1,5 @@
 import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from resitta.methods.roid import (
     symmetric_cross_entropy,
 )
 from resitta.norm.unmix_bn import UnMixBN
-from resitta.training.strong_view import strong_view
+from resitta.training.strong_view import StrongView
 
 Stream = Callable[[int], Tensor]
 
@@ -75,19 +74,23 @@ def test_its_options_conform(settings: dict[str, Any]) -> None:
     check_method(create("roid", **settings))
 
 
-def test_only_the_kept_samples_are_augmented(precise: nn.Module, stream: Stream) -> None:
+def test_only_the_kept_samples_have_a_second_pass(precise: nn.Module, stream: Stream) -> None:
     seen: list[Tensor] = []
 
-    def recorded(images: Tensor) -> Tensor:
-        seen.append(images.clone())
-        return images
+    def marked(images: Tensor) -> Tensor:
+        return 0.5 + torch.arange(len(images)).to(images).view(-1, 1, 1, 1).expand_as(images) / 100
+
+    def record(_: nn.Module, inputs: tuple[Tensor]) -> None:
+        seen.append(inputs[0].clone())
 
     images = stream(30)
-    adapter = adapt(precise, "roid", strong_view=recorded, prior_correction="none")
+    adapter = adapt(precise, "roid", strong_view=marked, prior_correction="none")
+    assert isinstance(adapter.learner, ROIDLearner)
+    adapter.learner.network.model.register_forward_pre_hook(record)
     logits = adapter(images)
     _, kept = sample_weights(logits, torch.full((5,), 0.2).double(), 1 / 3)
     assert 0 < kept.sum() < 30
-    assert torch.equal(torch.cat(seen), images[kept])
+    torch.testing.assert_close(seen[-1], marked(images)[kept])
 
 
 def test_pausing_predicts_what_the_next_step_would(precise: nn.Module, stream: Stream) -> None:
@@ -111,9 +114,8 @@ def test_its_view_is_the_sharp_one(precise: nn.Module) -> None:
     adapter = adapt(precise, "roid", per_sample=True)
     assert isinstance(adapter.learner, ROIDLearner)
     view = adapter.learner.view
-    assert isinstance(view, partial)
-    assert view.func is strong_view
-    assert (view.keywords["sharp"], view.keywords["per_sample"]) == (True, True)
+    assert isinstance(view, StrongView)
+    assert (view.sharp, view.per_sample) == (True, True)
 
 
 def test_losses_by_hand() -> None:

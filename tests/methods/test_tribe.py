@@ -231,6 +231,40 @@ def test_24_bits_take_three_quarters_of_the_memory_and_predict_nearly_the_same(
     assert small == full * 3 // 4
 
 
+def test_a_thousand_classes_by_hand_and_in_24_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The preset of ImageNet, two images of each class side by side; every certain sample is learned from."""
+    monkeypatch.setattr("tests.methods.test_tribe.K", 1000)
+    monkeypatch.setattr(ByHand, "descend", vectorised)
+    body, head = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)), nn.Linear(4, 1000)
+    model = nn.Sequential(*body, nn.Flatten(), head).double().eval()
+    nn.init.normal_(head.weight, std=10)
+    settings = {name: getattr(create("tribe", preset="imagenet"), name) for name in ("eta", "gamma", "h0", "lam", "lr")}
+    literal = ByHand(model, **settings)
+    exact, full, small = (
+        adapt(copy.deepcopy(model).to(dtype), "tribe", preset="imagenet", strong_view=darker, statistics_bits=bits)
+        for dtype, bits in ((torch.float64, 32), (torch.float32, 32), (torch.float32, 24))
+    )
+    images = torch.rand(32 * 4, 3, 6, 6).double().pow(3).repeat_interleave(2, dim=0)
+    for batch in torch.split((images + 0.05 * torch.randn_like(images)).clamp(0, 1), 64):
+        logits = exact(batch)
+        torch.testing.assert_close(logits, literal(batch), rtol=1e-9, atol=1e-9)
+        for other in (full, small):
+            assert torch.equal(other(batch.float()).argmax(1), logits.argmax(1))
+    assert sum(literal.chosen) > 128
+
+
+def vectorised(self: ByHand, teacher: Tensor, student: Tensor, anchor: Tensor) -> None:
+    """What `ByHand.descend` does class by class."""
+    log_p = teacher.detach().log_softmax(1)
+    certain = -(log_p.exp() * log_p).sum(1) < self.h0 * math.log(1000)
+    t, s, a = teacher[certain], student[certain], anchor[certain]
+    self.chosen.append(len(t))
+    loss = nn.functional.cross_entropy(s, t.argmax(1)) + self.lam * (t - a).square().mean()
+    self.adam.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    self.adam.step()
+
+
 def test_a_single_image_and_a_batch_of_one_class_are_taken(model: nn.Module) -> None:
     adapter = adapt(model, "tribe", preset="imagenet", h0=1.0)
     for images in (torch.rand(1, 3, 10, 10), torch.rand(1, 3, 10, 10).expand(9, -1, -1, -1)):

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from resitta.report.axes import Span
-from resitta.report.figures import NARROW, WIDE, Series, bars, lines
+from resitta.report.figures import NARROW, WIDE, Band, Series, bars, lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAN = math.nan
@@ -28,6 +28,30 @@ def test_values_can_be_read_back_from_the_pixels(width: int) -> None:
     bottom, low, top, high = map(float, ElementTree.fromstring(svg).get("data-y", "").split())
     read = [low + (y - bottom) / (top - bottom) * (high - low) for _, y in points(paths(svg)["a"])]
     assert read == pytest.approx(values, abs=0.1)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_bands_stand_between_the_legend_and_the_lines(width: int) -> None:
+    series = [Series(name, (0, 10), (1.0, 2.0)) for name in ("one", "two")]
+    pieces = [(Span(0, 6, "<long>"), "red"), (Span(6, 6.1, "narrow"), "blue"), (Span(6.1, 10, "last"), "red")]
+    bands = [Band("first", pieces, named=True), Band("second", pieces)]
+    svg = lines(series, title="t", y_label="%", spans=[Span(0, 10, "all")], bands=bands, width=width)
+    root = ElementTree.fromstring(svg)
+    drawn = [rect for rect in root.iter(f"{SVG}rect") if rect.get("fill") in ("red", "blue")]
+    assert [rect[0].text for rect in drawn[:3]] == ["<long>, 6", "narrow, 0.1", "last, 3.9"]
+    top = float(root.get("data-y", "").split()[2])
+    legend = [float(t.get("y", "")) for t in root.iter(f"{SVG}text") if t.get("class") == "tick" and t.text == "one"]
+    ends = [(float(rect.get("y", "")), float(rect.get("y", "")) + float(rect.get("height", ""))) for rect in drawn]
+    assert max(ends)[1] < top
+    assert min(ends)[0] > (max(legend) if width == NARROW else 0)
+    assert ends[0][1] < ends[3][0], "one band below the other"
+    left, right = (float(rect.get("x", "")) for rect in drawn[:2])
+    axis = points(paths(svg)["one"])
+    assert left == axis[0][0], "they share the axis of the lines"
+    assert right - left == pytest.approx(0.6 * (axis[1][0] - axis[0][0]), abs=0.2)
+    names = [t.text for t in root.iter(f"{SVG}text")]
+    assert names.count("<long>") == 1
+    assert "narrow" not in names, "there is no room for it"
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

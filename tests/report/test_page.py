@@ -11,8 +11,10 @@ from resitta.bench.paper import PAPER
 from resitta.bench.record import RunRecord, environment
 from resitta.data.corruptions import CORRUPTIONS
 from resitta.errors import BadData
+from resitta.report.axes import Span
 from resitta.report.page import BankItem, Strip, write_page
 from resitta.report.paper_comparison import Comparison
+from resitta.report.timeline import Timeline
 
 MakeRun = Callable[..., RunRecord]
 MakeIdentity = Callable[..., dict[str, Any]]
@@ -65,8 +67,10 @@ def full(make_run: MakeRun, make_identity: MakeIdentity, tmp_path: Path) -> str:
         runs=runs,
         intro="One & two.\n\n<em>Three</em>.",
         strips=[Strip("<strip>", [image, image], ["<one>"])],
+        timeline=Timeline(np.array([0, 0, 1]), np.array([1, 0, 1]), np.array([0, 0, 0]), (Span(0, 3, "<fog>"),)),
+        changed=[Strip("<changed>", [image], ["<class> → <other>"])],
         bank=[BankItem(image, "<label>", 12, 0.25)],
-        classes=["<class>"],
+        classes=["<class>", "<other>"],
         paper=PAPER.table1,
         comparisons=[
             Comparison(title="<t>", name="<n>", values=("<v>",), ours=(22.0,), theirs=(None,), dataset="cifar10")
@@ -106,6 +110,18 @@ def test_numbers_reach_the_page(full: str) -> None:
     assert {"12.5", "0.75"} <= set(texts)  # calibration, likelihood
     assert "+42.5" in texts  # the source against the paper
     assert "No paper numbers for ResiTTA: <key>=<value>." in texts
+
+
+def test_a_label_prior_is_shown_at_work(full: str, make_run: MakeRun, tmp_path: Path) -> None:
+    texts = Reader(full).texts
+    assert "The label prior at work" in texts
+    assert "<changed>" in texts
+    assert "<class> → <other>" in texts
+    place = texts.index("<fog>", texts.index("The figure as a table: every run of a class"))
+    cells = [text for text in texts[place - 2 :] if text]
+    assert cells[:6] == ["1", "<fog>", "<class>", "2", "1 right, 1 <other>", "2 right"]
+    without = write_page(tmp_path / "page.html", title="t", runs=[make_run()]).read_text("utf-8")
+    assert "label prior" not in without
 
 
 def test_memory_is_not_shown(full: str) -> None:

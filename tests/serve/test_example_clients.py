@@ -1,12 +1,14 @@
 """The example clients against a real service."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+import pytest
 from tests.serve.helpers import TOKEN, picture
+from tests.tools import write_video
 
 from resitta.serve.service import Service
 
@@ -15,7 +17,8 @@ CLIENTS = Path(__file__).parents[2] / "examples" / "clients"
 
 def run(script: str, *arguments: str, token: str = "") -> str:
     command = [sys.executable, str(CLIENTS / script), *arguments]
-    secret = {"RESITTA_TOKEN": token}
+    sources = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    secret = {"RESITTA_TOKEN": token, **sources}
     done = subprocess.run(command, capture_output=True, text=True, env=secret, check=False, timeout=60)
     return done.stdout + done.stderr
 
@@ -39,8 +42,8 @@ def test_a_folder_is_watched_in_order(url: str, tmp_path: Path) -> None:
 
 
 def test_a_video_is_sent_frame_by_frame(url: str, service: Service, tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (11, 20, 20, 3), dtype=np.uint8)
-    first, *rest = [Image.fromarray(frame) for frame in pixels]
-    first.save(tmp_path / "film.webp", save_all=True, append_images=rest, duration=50)
-    lines = run("video.py", str(tmp_path / "film.webp"), "--url", url, "--fps", "100").splitlines()
+    pytest.importorskip("av")
+    write_video(tmp_path / "film.mp4", np.random.default_rng(0).integers(0, 256, (22, 32, 32, 3), dtype=np.uint8))
+    lines = run("video.py", str(tmp_path / "film.mp4"), "--url", url, "--every", "2").splitlines()
+    assert lines[-1].startswith("frame 20: ")
     assert len(lines) == service.predicted == 11

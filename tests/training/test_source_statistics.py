@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import resitta
 from resitta.errors import BadImages, BadSetting
 from resitta.training import source_statistics
 from resitta.training.network import Network
@@ -88,6 +89,14 @@ def test_no_more_than_the_limit_is_read(monkeypatch: pytest.MonkeyPatch, caplog:
     assert "source holds more than 10 images; only the first 10 are used" in caplog.text
 
 
+def test_an_array_is_shuffled_as_a_tensor_is() -> None:
+    array = (images(300).permute(0, 2, 3, 1) * 255).byte().numpy()
+    source, tensors = SourceImages(array), SourceImages(resitta.images(array))
+    assert source.count == 300
+    for one, other in zip(CheckedBatches(source, network()), CheckedBatches(tensors, network()), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_progress_knows_how_many_there_are() -> None:
     assert SourceImages(images(20)).count == 20
     assert SourceImages(DataLoader(TensorDataset(images(6)))).count == 6
@@ -98,10 +107,10 @@ def test_progress_knows_how_many_there_are() -> None:
     ("given", "message"),
     [
         ([], "source holds no images; give it some"),
-        ([(images(2) * 255).byte()], "source: images must be floating point in"),
+        ([(images(2) * 255).int()], "source: images must be uint8, uint16, bool, or floating point in"),
         ([images(2) * 3], "source: pixels must lie in"),
         ([images(2) * torch.nan], "source: .* NaN or Inf"),
-        ([{"pixels": images(2)}], "source: images must be a torch.Tensor, found a dict .*; pass batch"),
+        ([{"pixels": images(2)}], "source: images must be a batch, found a dict .*; pass batch"),
         (torch.ones(()), "source holds no images"),
     ],
 )

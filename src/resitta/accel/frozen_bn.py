@@ -1,5 +1,6 @@
 """Normalisation with given statistics whose gradient takes few passes over memory."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,11 @@ class Share:
         """Given ∂L/∂μ and 2 ∂L/∂σ² of each channel, return a and b of what they add to ∂L/∂x: a x + b."""
         slope = by_var * self.var_rate
         return slope, by_mean * self.mean_rate - slope * self.centre
+
+    @property
+    def is_per_channel(self) -> bool:
+        """Whether all samples have the same share."""
+        return self.centre.ndim == 1 and isinstance(self.mean_rate, float) and isinstance(self.var_rate, float)
 
 
 def is_replaceable(layer: _BatchNorm) -> bool:
@@ -84,33 +90,51 @@ class FrozenBN(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of x, γ and β."""
-        x, _, var, weight, _ = ctx.saved_tensors
-        inverse_std = torch.rsqrt(var + ctx.eps)
+        x, _, var, _, _ = ctx.saved_tensors
         grad = grads[0].contiguous(memory_format=_layout(x))
         backward = _backward_on_cuda if grad.is_cuda else _backward
-        grad_x, total, moment, grad_weight, grad_bias = backward(ctx, grad, inverse_std)
-        if grad_x is not None and ctx.share is not None:
-            scale = -weight * inverse_std
-            slope, offset = ctx.share.slopes(scale * total, scale * inverse_std.square() * moment)
-            grad_x.addcmul_(x, over(x, slope).to(x.dtype)).add_(over(x, offset))
+        grad_x, grad_weight, grad_bias = backward(ctx, grad, torch.rsqrt(var + ctx.eps))
         return grad_x, None, None, grad_weight, grad_bias, None, None
 
 
-def _backward_on_cuda(ctx: Any, grad: Tensor, inverse_std: Tensor) -> tuple[Any, ...]:
-    """γ s ∂y if it is needed, Σ∂y, Σ∂y(x-μ), ∂γ and ∂β."""
+def _backward_on_cuda(ctx: Any, grad: Tensor, inverse_std: Tensor) -> tuple[Tensor | None, ...]:
+    """∂x if it is needed, ∂γ and ∂β, by the kernels of SyncBatchNorm. What depends on x is added in the same pass."""
     x, mean, _, weight, _ = ctx.saved_tensors
-    sums = torch.batch_norm_backward_reduce(grad, x, mean, inverse_std, weight, True, True, True)
+    total, moment, *others = torch.batch_norm_backward_reduce(grad, x, mean, inverse_std, weight, True, True, True)
     if not ctx.needs_input_grad[0]:
-        return None, *sums
-    return torch.batch_norm_elemt(grad, None, None, torch.zeros_like(mean), weight * inverse_std, 0.0), *sums
+        return None, *others
+    if ctx.share is None:
+        return torch.batch_norm_elemt(grad, None, None, torch.zeros_like(mean), weight * inverse_std, 0.0), *others
+    if ctx.share.is_per_channel:  # γ s (∂y - Σ∂y ∂μ/∂x - s² Σ∂y(x-μ) ∂σ²/∂x)
+        sums = total * ctx.share.mean_rate, moment * ctx.share.var_rate
+        given = ctx.share.centre, inverse_std, weight, *sums, _one(x.device)
+        return torch.batch_norm_backward_elemt(grad, x, *given), *others
+    slope, offset = (over(x, part).to(x.dtype) for part in _slopes(ctx, inverse_std, total, moment))
+    return torch.addcmul(offset, x, slope).addcmul_(grad, over(x, weight * inverse_std).to(x.dtype)), *others
 
 
-def _backward(ctx: Any, grad: Tensor, inverse_std: Tensor) -> tuple[Any, ...]:
-    """The same on other devices, where one kernel computes everything that is needed."""
+@functools.cache
+def _one(device: torch.device) -> Tensor:
+    """The number of values of a batch whose sums are divided already."""
+    return torch.ones(1, dtype=torch.int32, device=device)
+
+
+def _backward(ctx: Any, grad: Tensor, inverse_std: Tensor) -> tuple[Tensor | None, ...]:
+    """The same on other devices, where one kernel computes everything but what depends on x."""
     x, mean, var, weight, _ = ctx.saved_tensors
     given = weight, mean, var, None, None, False, ctx.eps, (ctx.needs_input_grad[0], True, True)
     grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(grad, x, *given)
-    return grad_x, grad_bias, grad_weight / inverse_std, grad_weight, grad_bias
+    if ctx.needs_input_grad[0] and ctx.share is not None:
+        slope, offset = _slopes(ctx, inverse_std, grad_bias, grad_weight / inverse_std)
+        grad_x.addcmul_(x, over(x, slope).to(x.dtype)).add_(over(x, offset))
+    return grad_x, grad_weight, grad_bias
+
+
+def _slopes(ctx: Any, inverse_std: Tensor, total: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
+    """What the share adds to ∂x, given Σ∂y and Σ∂y(x-μ)."""
+    scale = -ctx.saved_tensors[3] * inverse_std
+    slopes: tuple[Tensor, Tensor] = ctx.share.slopes(scale * total, scale * inverse_std.square() * moment)
+    return slopes
 
 
 def through_statistics(x: Tensor, mean: Tensor, var: Tensor, eps: float, share: Share) -> Tensor:

@@ -99,7 +99,7 @@ def on_processes(
     spawn = multiprocessing.get_context("spawn")  # a forked child could not use CUDA
     count = min(len(jobs), workers or max(1, (os.cpu_count() or 1) // threads))
     parcel, pickled = packed(spec), {job: packed(job) for job in jobs}
-    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_end_at_ctrl_c) as pool:
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=end_at_ctrl_c) as pool:
         futures = {pool.submit(work, parcel, content, threads, rerun): job for job, content in pickled.items()}
         try:
             for future in as_completed(futures):
@@ -135,13 +135,13 @@ def measure(spec: BenchSpec | bytes, job: Job, *, threads: int = 1, rerun: bool 
 
     A pickled spec is opened once per worker.
     """
-    bench = _opened(spec, threads)
+    bench = opened(spec, threads)
     bench.record(job, rerun=rerun)
     return read_json(bench.path(job))
 
 
 @functools.lru_cache(maxsize=1)
-def _opened(spec: BenchSpec | bytes, threads: int) -> Bench:
+def opened(spec: BenchSpec | bytes, threads: int) -> Bench:
     """Open the bench once per worker."""
     known: BenchSpec = pickle.loads(spec) if isinstance(spec, bytes) else spec
     enter(known.folder)
@@ -157,7 +157,7 @@ def enter(folder: Path) -> None:
     os.chdir(folder)
 
 
-def _end_at_ctrl_c() -> None:
+def end_at_ctrl_c() -> None:
     """Let Ctrl-C end a worker at once: a pool would begin the next run first, and records are written atomically."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

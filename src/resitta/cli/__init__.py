@@ -11,7 +11,7 @@ GO_ON = {
     "reproduce": "finished runs are kept; repeat the command to continue",
     "corrupt": "written files are kept; repeat the command to continue",
     "data": "repeat the command to resume the download",
-    "demo": "the trained network is kept; repeat the command to run the methods",
+    "demo": "corrupted images and a trained network are kept; repeat the command to run the methods",
     "serve": "with --state, repeat the command to continue from the saved state",
 }
 """How to continue a command after Ctrl-C."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEMO, DEMO_SIZE = "demo", 32
-"""The network that `resitta demo` trains, and the side of its images."""
+"""The network that `resitta demo digits` trains, and the side of its images."""
 OF_THE_ADAPTER = (
     *("model", "checkpoint", "model_options", "untrained"),
     *("method", "preset", "settings", "seed", "guard", "device"),
@@ -125,10 +125,9 @@ def serve(
 
 
 def demo_network() -> "nn.Module":
-    """Return the small network of `resitta demo`, trained now unless it is in the cache."""
+    """Return the small network of `resitta demo digits`, trained now unless it is in the cache."""
     from resitta.cli.terminal import bars  # noqa: PLC0415
-    from resitta.demo.digits import load_digits  # noqa: PLC0415  (needs the extra `demo`)
-    from resitta.demo.run import source_network  # noqa: PLC0415
+    from resitta.demo.digits import load_digits, source_network  # noqa: PLC0415  (needs the extra `demo`)
 
     with bars() as bar:
         return source_network(load_digits(), bar("training"), retrain=False)

@@ -1,1 +1,1 @@
-"""The demo: real handwritten digits under corruption, with a small network trained on the spot."""
+"""The demo: methods compared on real photographs, or on handwritten digits, under corruption."""

@@ -1,119 +1,122 @@
-"""Train, corrupt, adapt, write the page: what `resitta demo` does."""
+"""Open the images, run the methods, write the page: what `resitta demo` does."""
 
-import math
+import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
-from resitta.adapter import Adapter, adapt
-from resitta.bench.loop import Progress, run_stream
-from resitta.bench.record import RunRecord, environment, save
-from resitta.bench.runner import weights_digest
-from resitta.data.corruptions import CORRUPTIONS, SHORT, corrupt
-from resitta.data.datasets import ArrayImages
-from resitta.data.orders import dirichlet
-from resitta.data.streams import Stream, continual
-from resitta.demo.digits import Digits, cached_network, keep, load_digits, painted, train
-from resitta.method import create, takes_source
-from resitta.models.user_code import load_method
+from resitta.bench.api import choose
+from resitta.bench.record import RunRecord, environment
+from resitta.bench.runner import Bench, Job
+from resitta.data.corruptions import SHORT
+from resitta.data.streams import Stream
+from resitta.demo.digits import DIGITS
+from resitta.demo.photographs import PHOTOGRAPHS
+from resitta.demo.runs import Run, run_in_processes, run_one, title
+from resitta.demo.subject import Bar, Subject
+from resitta.errors import BadSetting, require
+from resitta.method import Method
+from resitta.report.groups import grouped
 from resitta.report.page import write_page
-from resitta.report.pictures import Strip, bank_items, to_pixels
+from resitta.report.pictures import Strip, to_pixels
+from resitta.report.timeline import Timeline, typical_change
 
-METHODS = ("source", "bn", "tent", "rotta", "resitta")
-SEVERITY = 5
-SAMPLES, FAST_SAMPLES = 3000, 300
-
-INTRO = """A small network was trained on clean handwritten digits. The stream has {count} corruptions in sequence, no
-domain labels, and temporally correlated classes: neighbouring images mostly show the same digit. The methods see no
-labels; they adapt to the images alone.
-
-BN and TENT normalise by the batch at hand, which holds few classes on such a stream. RoTTA and ResiTTA keep a balanced
-memory and move the statistics slowly; ResiTTA also pulls them toward the source."""
-
-FEW = """{samples} images per corruption instead of {usual} are few for the statistics to adapt, and the errors are
-not those of the README. Plain `resitta demo` compares the methods."""
+SUBJECTS = {"photographs": PHOTOGRAPHS, "digits": DIGITS}
+THUMBNAILS = 10
 
 
 def run_demo(
     out: Path,
+    subject: str = "photographs",
     *,
     seed: int = 1,
-    samples: int = SAMPLES,
-    methods: Sequence[str] = METHODS,
+    samples: int | None = None,
+    methods: Sequence[str | Method] = (),
     retrain: bool = False,
-    bar: Callable[[str], Progress] = lambda _title: lambda _done, _total: None,
+    workers: int | None = None,
+    bar: Bar = lambda _title: lambda _done, _total: None,
 ) -> tuple[Path, list[RunRecord]]:
     """Run methods over one stream and write the page; return its path and the records.
 
-    `samples`: images per corruption. `methods`: names, or `path/to/file.py:name` for one of your own. `bar` makes a
-    progress bar of a title.
+    `samples`: images per corruption. `methods`: names, or `path/to/file.py:name` for one of your own; by default those
+    of the subject. `workers`: processes at a time, by default one per core. `bar` makes a progress bar of a title.
     """
-    chosen = [create(load_method(name)) for name in methods]  # before the training: a wrong name should not wait for it
-    torch.set_num_threads(1)  # the network is so small that a second thread only waits
-    digits = load_digits()
-    network = source_network(digits, bar("training"), retrain=retrain)
-    stream = corrupted_stream(digits, samples, seed, bar("corrupting"))
-    clean = painted(digits.train, torch.Generator().manual_seed(0))
-    chosen = [create(method, source=clean) if takes_source(method) else method for method in chosen]
-    adapters = [adapt(network, method, seed=seed) for method in chosen]
-    runs = [run_stream(adapter, stream, progress=bar(f"adapting: {adapter.method.name}")) for adapter in adapters]
-    task = {"severity": SEVERITY, "order": "ptta", "per_domain": samples, "batch_size": 64}
-    for record in runs:
-        about = {"data": "digits", "protocol": task, "weights": weights_digest(network), "seed": seed}
-        save(out / f"{record.method}.json", record, environment=environment(), **about)
-    command = f"resitta demo --seed {seed} --samples {samples}"
-    command += "" if tuple(methods) == METHODS else f" --methods {shlex.join(methods)}"
-    return demo_page(out / "index.html", runs, stream, adapters[-1], command), runs
+    for package in ("PIL.Image", "jinja2", "safetensors"):
+        require(package, "demo")
+    shown = SUBJECTS[subject]
+    samples = shown.samples if samples is None else samples
+    for name, number in (("samples", samples), ("workers", workers)):
+        if number is not None and number < 1:
+            raise BadSetting(f"{name} must be 1 or more, found {number}")
+    # Before the training: a wrong name should not wait for it.
+    jobs = [Job(method=method, seed=seed) for method in choose(methods or shown.methods)]
+    torch.set_num_threads(1)  # the networks are so small that a second thread only waits
+    spec = shown.open(out, samples=samples, seed=seed, retrain=retrain, bar=bar)
+    bench = spec.open(bar("corrupting"))
+    workers = min(workers or os.cpu_count() or 1, len(jobs))
+    if workers == 1:
+        runs = [run_one(bench, job, shown.classes, bar(title(job))) for job in jobs]
+    else:
+        runs = run_in_processes(spec, jobs, shown.classes, workers, bar)
+    command = ["resitta", "demo", *([subject] if subject != "photographs" else []), f"--seed={seed}"]
+    command += [f"--samples={samples}", *(["--methods", *map(str, methods)] if methods else [])]
+    page = demo_page(out / "index.html", shown, runs, bench, shlex.join(command))
+    return page, [run.record for run in runs]
 
 
-def source_network(digits: Digits, progress: Progress, *, retrain: bool) -> nn.Module:
-    """The network trained on clean digits, from the cache if it is there."""
-    cached = None if retrain else cached_network()
-    network = cached or train(digits, progress)
-    if cached is None:
-        keep(network)
-    progress(1, 1)
-    return network
-
-
-def corrupted_stream(digits: Digits, samples: int, seed: int, progress: Progress) -> Stream:
-    """All corruptions, one after the other, each in a temporally correlated order (PTTA)."""
-    # A digit that recurs under a corruption is painted again, so that no two images are equal.
-    copies = math.ceil(samples / len(digits.test))
-    clean = painted(digits.test.repeat(copies, 1, 1, 1)[:samples], torch.Generator().manual_seed(seed))
-    labels = np.tile(digits.test_labels, copies)[:samples]
-    sets = []
-    for done, name in enumerate(CORRUPTIONS, start=1):
-        images = corrupt(clean.mul(255).byte(), name, SEVERITY, seed=seed)
-        sets.append(ArrayImages(images.numpy(), labels))
-        progress(done, len(CORRUPTIONS))
-    return continual(CORRUPTIONS, sets, dirichlet, np.random.default_rng(seed))
-
-
-def demo_page(path: Path, runs: list[RunRecord], stream: Stream, adapter: Adapter, command: str) -> Path:
-    """Write the page about the runs; the bank shown is that of the adapter."""
-    borders = list(stream.borders)
-    first, _ = stream.read(stream.domain[borders], stream.index[borders])
-    names = [SHORT[name] for name in stream.names]
-    middle = len(stream) // 2
-    piece, labels = stream.read(stream.domain[middle : middle + 20], stream.index[middle : middle + 20])
-    neighbours = f"{len(labels)} neighbours in the stream, from {len(set(labels.tolist()))} of 10 classes."
-    strips = [
-        Strip("The first image of every corruption.", list(to_pixels(first)), names),
-        Strip(neighbours, list(to_pixels(piece)), [str(label) for label in labels]),
-    ]
+def demo_page(path: Path, shown: Subject, runs: Sequence[Run], bench: Bench, command: str) -> Path:
+    """Write the page about the runs: about the best one with a label prior, or about the last one."""
+    priors = [run for run in runs if run.timeline is not None]
+    ours = min(priors, key=lambda run: run.record.average, default=runs[-1])
+    records = [run.record for run in runs]
+    stream = bench.protocol.stream(bench.sets, ours.record.seed)
+    timeline = None if ours.timeline is None else typical_change(ours.timeline)
     return write_page(
         path,
-        title="Handwritten digits under corruption",
-        runs=runs,
-        intro=INTRO.format(count=len(stream.names)),
-        strips=strips,
-        bank=bank_items(adapter.learner.memory()),
-        classes=[str(digit) for digit in range(10)],
+        title=shown.title,
+        runs=records,
+        intro=shown.intro,
+        strips=stream_strips(stream, shown.classes),
+        timeline=timeline,
+        changed=[] if timeline is None else changed_strips(timeline, stream, shown.classes),
+        bank=ours.bank,
+        classes=shown.classes,
         environment=environment(),
         commands=[command],
+        highlight=""
+        if timeline is None
+        else next(group.label for group in grouped(records) if ours.record in group.runs),
     )
+
+
+def stream_strips(stream: Stream, classes: Sequence[str]) -> list[Strip]:
+    """The first image of every domain, and neighbours from the middle of the stream."""
+    first, _ = stream.read(stream.domain[list(stream.borders)], stream.index[list(stream.borders)])
+    middle = slice(len(stream) // 2, len(stream) // 2 + 20)
+    piece, labels = stream.read(stream.domain[middle], stream.index[middle])
+    neighbours = f"{len(labels)} neighbours in the stream, from {len(set(labels.tolist()))} of {len(classes)} classes."
+    return [
+        Strip("The first image of every corruption.", list(to_pixels(first)), [SHORT[name] for name in stream.names]),
+        Strip(neighbours, list(to_pixels(piece)), [classes[label] for label in labels]),
+    ]
+
+
+def changed_strips(timeline: Timeline, stream: Stream, classes: Sequence[str]) -> list[Strip]:
+    """Images of a stretch whose label the prior corrected, and such as it made wrong."""
+    strips = []
+    for what, places in (("corrected", timeline.helped), ("made wrong", timeline.harmed)):
+        if not len(places):
+            continue
+        some = places[np.unique(np.linspace(0, len(places) - 1, THUMBNAILS).astype(np.int64))]
+        at = some + timeline.first
+        images, _ = stream.read(stream.domain[at], stream.index[at])
+        pairs = zip(timeline.plain[some], timeline.corrected[some], strict=True)
+        labels = [f"{classes[before]} → {classes[after]}" for before, after in pairs]
+        caption = (
+            f"{len(some)} of the {len(places)} images above whose label the prior {what}: without → with the prior."
+        )
+        strips.append(Strip(caption, list(to_pixels(images)), labels))
+    return strips

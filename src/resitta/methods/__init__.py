@@ -20,6 +20,7 @@ from resitta.methods.sar import SAR
 from resitta.methods.source import Source
 from resitta.methods.t3a import T3A
 from resitta.methods.tent import Tent
+from resitta.methods.tide import Tide
 from resitta.methods.tribe import TRIBE
 from resitta.methods.unmix import UnMix
 
@@ -45,5 +46,6 @@ __all__ = [
     "RoTTA",
     "Source",
     "Tent",
+    "Tide",
     "UnMix",
 ]

@@ -20,12 +20,8 @@ from resitta.training.optimizer import SGD, Adam, Optimizer
 from resitta.training.prior_correction import PriorCorrection, prior_corrected
 from resitta.training.self_training import Anchor
 from resitta.training.sliding_window import SlidingWindow
-from resitta.training.strong_view import View, strong_view
-
-CLIP = 0.99
-"""Probabilities above it have no gradient in the soft likelihood ratio."""
-FLOOR = 1e-5
-"""Keeps the likelihood ratio of an impossible class from a logarithm of zero."""
+from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.strong_view import StrongView, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +81,6 @@ class ROID(WeightedSelfTraining):
         return ROIDLearner(self, network, generator, partial(Anchor, pull=1 - self.alpha))
 
 
-def soft_likelihood_ratio(logits: Tensor) -> Tensor:
-    """ℓ = -Σ q log(q / (1-q) + 1e-5) of each row, with q = min(p, .99).
-
-    >>> soft_likelihood_ratio(torch.zeros(1, 2)).abs().round(decimals=4)  # a ratio of one
-    tensor([0.])
-    """
-    q = logits.softmax(dim=1).clamp(max=CLIP)
-    return -(q * (q / (1 - q) + FLOOR).log()).sum(dim=1)
-
-
 def symmetric_cross_entropy(logits: Tensor, others: Tensor) -> Tensor:
     """s = -½ Σ p log p' - ½ Σ p' log p of each row; gradients flow through both.
 
@@ -103,17 +89,6 @@ def symmetric_cross_entropy(logits: Tensor, others: Tensor) -> Tensor:
     """
     log_p, log_q = log_probabilities(logits), log_probabilities(others)
     return -(log_p.exp() * log_q + log_q.exp() * log_p).sum(dim=1) / 2
-
-
-def normalized(values: Tensor) -> Tensor:
-    """Values moved and scaled to [0, 1]; equal ones, such as a single one, become 0.
-
-    >>> normalized(torch.tensor([1.0, 2.0, 5.0])), normalized(torch.tensor([3.0]))
-    (tensor([0.0000, 0.2500, 1.0000]), tensor([0.]))
-    """
-    low, high = values.aminmax()
-    spread = high - low
-    return (values - low) / spread.where(spread > 0, 1.0)
 
 
 def sample_weights(logits: Tensor, mean_prediction: Tensor, tau: float) -> tuple[Tensor, Tensor]:
@@ -150,9 +125,7 @@ class ROIDLearner(Learner):
         self.optimizer = self._optimizer()
         self.ensemble = ensemble(self.network.parameters())
         self.window = SlidingWindow(method.window)
-        # Not a `StrongView`, which would record graphs for each number of images.
-        sharp_view = partial(strong_view, generator=generator, per_sample=method.per_sample, sharp=True)
-        self.view = method.strong_view or sharp_view
+        self.view = method.strong_view or StrongView(generator, per_sample=method.per_sample, sharp=True)
         precision = torch.promote_types(network.dtype, torch.float32)
         uniform = torch.full((network.classes,), 1 / network.classes, dtype=precision, device=network.device)
         self.register_buffer("mean_prediction", uniform)
@@ -183,7 +156,8 @@ class ROIDLearner(Learner):
     def learn(self, images: Tensor) -> Tensor:
         """One step on the kept samples; return the logits of all, from before it.
 
-        How many are kept is known on the host only: it is asked for once, and no CUDA graph is recorded.
+        How many are kept is known on the host only: it is asked for once, and no CUDA graph is recorded. All images are
+        augmented before, while a device still computes their logits.
         """
         if not self.network.answers.knows(images.shape, channels_last=self.network.channels_last):
             self.network.predict(images)  # finds out which layout works
@@ -192,9 +166,10 @@ class ROIDLearner(Learner):
             seen = logits.to(torch.promote_types(logits.dtype, torch.float32))
             weights, kept = sample_weights(seen.detach(), self.mean_prediction, self.method.tau)
             self._follow(seen.detach())
+            augmented = self.network.augment(images, self.view)
             rows = kept.nonzero().squeeze(1)
             with varying_sizes():
-                views = self.network(self.network.augment(images[rows], self.view)).to(seen.dtype)
+                views = self.network(augmented[rows]).to(seen.dtype)
         losses = soft_likelihood_ratio(seen[rows]) + symmetric_cross_entropy(seen[rows], views)
         with varying_sizes():
             self.optimizer.descend((weights[rows] * losses).sum() / self.method.batch_size)

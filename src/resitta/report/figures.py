@@ -32,6 +32,37 @@ class Series:
         return [(x, y) for x, y in zip(self.x, self.y, strict=True) if math.isfinite(y)]
 
 
+@dataclass(frozen=True)
+class Band:
+    """A strip of coloured spans above a figure; `named`: with the names of those that have room below them."""
+
+    label: str
+    pieces: Sequence[tuple[Span, str]]
+    named: bool = False
+
+    @property
+    def height(self) -> float:
+        """With its label above, and a gap below."""
+        return 16 + BAND + (LINE if self.named else 0) + 10
+
+    def svg(self, x: Scale, top: float) -> str:
+        """Draw it below a height."""
+        parts = [text(self.label, x.start, top + 11, class_="label")]
+        for span, colour in self.pieces:
+            left, right = x(span.start), x(span.stop)
+            tip = tag("title", escape(f"{span.name}, {span.stop - span.start:g}"))
+            parts.append(tag("rect", tip, x=left, y=top + 16, width=right - left, height=BAND, fill=colour))
+            if self.named and len(span.name) * LETTER < right - left:
+                parts.append(
+                    text(span.name, (left + right) / 2, top + 16 + BAND + 13, class_="tick", text_anchor="middle")
+                )
+        return "".join(parts)
+
+
+BAND = 22.0
+"""The height of a strip, in pixels."""
+
+
 def lines(
     series: Sequence[Series],
     *,
@@ -44,13 +75,15 @@ def lines(
     from_zero: bool = True,
     y_top: float | None = None,
     legend: bool = True,
+    bands: Sequence[Band] = (),
     width: int = WIDE,
     height: int | None = None,
 ) -> str:
     """Draw lines over a common axis, named at their ends if the figure is wide and in a legend if it is narrow.
 
     `spans` give the axis borders and names. With an `x_label` or `x_ticks` it has values instead, and the spans only
-    name what lies under the pointer; with an `x_unit` the value there is named. A single series needs no name.
+    name what lies under the pointer; with an `x_unit` the value there is named. A single series needs no name. `bands`
+    stand above the lines and share their axis.
 
     >>> svg = lines([Series("TENT", (0, 1, 2), (30.0, float("nan"), 20.0))], title="Error over time")
     >>> svg.startswith("<svg") and "Error over time" in svg
@@ -60,6 +93,9 @@ def lines(
     if not series:
         return empty(title, width)
     key, top = _legend(series, width) if legend and width < WIDE else ("", 30.0 if y_label else 8.0)
+    above = max(0.0, top - 30)
+    tops = [above + sum(band.height for band in bands[:place]) for place in range(len(bands))]
+    top += sum(band.height for band in bands)
     height = height or (250 if width >= WIDE else 200)
     ys = [y for s in series for _, y in s.finite()]
     highest = max(ys) if y_top is None else y_top
@@ -73,7 +109,8 @@ def lines(
     x_axis = plot.x_axis(x_ticks or _inner_ticks(x), x_label) if valued else named
     drawn = [_line(plot, s) for s in sorted(series, key=lambda s: s.style == "strong")]
     ends = _end_labels(plot, series) if width >= WIDE else ""
-    parts = (key, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
+    strips = [band.svg(x, place) for band, place in zip(bands, tops, strict=True)]
+    parts = (*strips, key, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
     return plot.svg(title, *parts, x_unit=x_unit)
 
 

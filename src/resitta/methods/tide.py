@@ -1,0 +1,245 @@
+"""Tide: a temporal label prior, incremental statistics, a memory of domains, EntroBank."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from resitta.memory.entrobank import IndexedEntroBank
+from resitta.memory.memory import Storage
+from resitta.method import Learner, Method, graphed, register
+from resitta.norm.incremental_bn import IncrementalBN, Observation, incremental_layers, observing, own_statistics
+from resitta.settings import setting
+from resitta.training.change_points import WINDOW, Change, ChangePoints
+from resitta.training.domain_memory import DomainMemory
+from resitta.training.entropy import entropy
+from resitta.training.image_signature import image_signature
+from resitta.training.mixed_domains import MixedDomains
+from resitta.training.network import Network
+from resitta.training.optimizer import Adam
+from resitta.training.self_training import Anchor
+from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+
+logger = logging.getLogger(__name__)
+
+ROWS = 128
+"""With more classes than this, some share a row of statistics: class c has row c mod 128."""
+LASTING, RECOGNISED = 3 * WINDOW, 5 * WINDOW
+"""A domain of fewer images is not remembered; within how many images one that returns is recognised."""
+CERTAINTY = 3.0
+"""The most certain sample of the bank weighs e³ times as much as the least certain one."""
+
+
+@register("tide")
+@dataclass(frozen=True, kw_only=True)
+class Tide(Method):
+    """Statistics of the domain at hand, from its first images on; a bank to learn from; a label prior in time.
+
+    A domain begins where the signatures of the images change (`change_bound`). BatchNorm then starts on the source
+    statistics, which count as `strength` samples, and averages over all images since, at most `quota` of each class. A
+    domain that has been here before (`recall_bound`) starts on the statistics it had. Once in `update_every` samples
+    the affine parameters learn from the bank, by ROID's soft likelihood ratio, and are pulled toward the source.
+
+    A call returns logits that know the statistics of its own batch where the domain is new or the batch holds many
+    classes (`diversity`). If images of several domains come side by side, each is normalised with the statistics of the
+    images like it (`groups`). A paused or exported adapter predicts with one set of statistics.
+    """
+
+    title: ClassVar[str] = "Tide"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cifar10": {}, "cifar100": {}, "imagenet": {}}
+
+    label_prior: Literal["none", "temporal"] = setting(
+        "temporal", doc="correct predictions by what the images before tell, where neighbours share a class"
+    )
+    strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count")
+    quota: float = setting(8.0, above=0, doc="as how many samples the images of one class count at most")
+    change_bound: float | None = setting(
+        2.2, above=0, doc="a domain begins where signatures move by this many standard deviations; none: never"
+    )
+    domains: int = setting(16, at_least=1, doc="how many domains are remembered")
+    recall_bound: float = setting(1.0, at_least=0, doc="how near the signature of a remembered domain must be")
+    recalled_strength: float = setting(256.0, above=0, doc="as how many samples its statistics count then")
+    groups: int = setting(4, at_least=0, doc="groups of images when domains come side by side; 0 for none")
+    diversity: float = setting(
+        0.6, at_least=0, doc="from which share of the classes a batch could hold its own statistics are used"
+    )
+    lr: float = setting(5e-4, at_least=0, doc="learning rate of Adam; 0 adapts statistics alone")
+    anchor: float = setting(
+        0.01, at_least=0, at_most=1, doc="pulls the parameters toward the source by this factor after each step"
+    )
+    capacity: int = setting(64, at_least=2, doc="samples in the bank")
+    update_every: int = setting(64, at_least=1, doc="samples between two updates of the parameters")
+    forget_age: int = setting(512, at_least=1, doc="from this age on a sample of the bank is outdated")
+    mature_age: int = setting(128, at_least=1, doc="from this age on a sample may be over-confident")
+
+    def start(self, network: Network, generator: torch.Generator) -> Learner:
+        """Begin on a fresh stream."""
+        return TideLearner(self, network, generator)
+
+
+class TideLearner(Learner):
+    """One network, the statistics of its domain, and the bank it learns from."""
+
+    learns_from_predictions = True
+    revises = True
+
+    counts: Tensor
+    strength: Tensor
+
+    def __init__(self, method: Tide, network: Network, generator: torch.Generator) -> None:
+        super().__init__()
+        self.method = method
+        rows = max(min(network.classes, ROWS), method.groups)
+        places = max(method.domains, method.groups)
+        self.network = network.fork("affine", channels_last=True)
+        self.network.with_bn(lambda layer: IncrementalBN(layer, rows, places))
+        self.optimizer = Adam(self.network.parameters(), lr=method.lr)
+        self.anchor = Anchor(self.network.parameters(), method.anchor)
+        self.bank = IndexedEntroBank(
+            method.capacity,
+            storage=Storage(network),
+            generator=generator,
+            forget_age=method.forget_age,
+            mature_age=method.mature_age,
+        )
+        self.changes = ChangePoints(method.change_bound or float("inf"))
+        self.past = DomainMemory(places)
+        self.mixed = MixedDomains(method.groups).to(network.device)
+        self.seen = 0
+        precision = torch.promote_types(network.dtype, torch.float32)
+        self.register_buffer("counts", torch.zeros(rows, dtype=precision, device=network.device))
+        self.register_buffer("strength", torch.tensor(method.strength, dtype=precision, device=network.device))
+
+    def exportable_network(self) -> Network:
+        """The network with the present statistics."""
+        return self.network
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits of the network with the present statistics."""
+        return self.network.predict(images)
+
+    def learn_from(self, images: Tensor, logits: Tensor) -> Tensor:
+        """Follow the domain, add the samples to the statistics and the bank, and learn from it; return newer logits."""
+        signatures, labels = self._described(images, logits)
+        change = self.changes(signatures)
+        start = 0 if change is None else max(0, change.start)
+        if change is not None:
+            self._enter(change)
+        elif self.past.present is None and WINDOW <= self.changes.seen <= RECOGNISED:
+            self._recall()
+        if self.mixed(signatures[start:]):
+            self._regroup()
+        kept = logits.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
+        observe = self.observe_groups if self.mixed.on else self.observe
+        newer = observe(images, logits, kept).clone()
+        revise = self.mixed.on or self.seen < self.method.strength or self._is_diverse(labels)
+        self.seen += len(images) - start
+        self.updates += 1
+        for _ in self.bank.fill(
+            images, logits.where(kept[:, None], float("nan")), every=self.method.update_every
+        ):
+            self.update()
+        return torch.where(kept[:, None], newer, logits) if revise else logits
+
+    @graphed
+    def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
+        """Add samples to the rows of their classes; return the logits that follow."""
+        assignment = self._rows(logits.argmax(dim=1) % len(self.counts), kept)
+        batch = Observation(assignment, self.counts, self.counts.clamp(max=self.method.quota), self.strength)
+        with torch.no_grad(), observing(self.network, batch):
+            return self.network(images)
+
+    @graphed
+    def observe_groups(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
+        """Add samples to the rows of their groups; return logits by the statistics of these."""
+        groups = self.mixed.group_of(image_signature(self.network.pixels(images)))
+        batch = Observation(self._rows(groups, kept), self.counts, self.counts, self.strength, groups)
+        with torch.no_grad(), observing(self.network, batch):
+            return self.network(images)
+
+    def _rows(self, rows: Tensor, kept: Tensor) -> Tensor:
+        """R×N: which sample belongs to which row; they are counted."""
+        assignment = (F.one_hot(rows, len(self.counts)).T * kept).to(self.counts)
+        self.counts.add_(assignment.sum(dim=1))
+        return assignment
+
+    def update(self) -> None:
+        """Learn once from everything in the bank."""
+        if self.bank.size > 1 and self.method.lr and not self.mixed.on:
+            self.learn(self.bank.samples)
+
+    @graphed
+    def learn(self, samples: Tensor) -> Tensor:
+        """One Adam step on the soft likelihood ratio, certain samples weighing more; return the loss."""
+        with own_statistics(self.network):
+            logits = self.network(samples)
+        seen = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        weights = (CERTAINTY * normalized(-entropy(seen.detach()))).exp()
+        loss = (weights * soft_likelihood_ratio(seen)).sum() / self.method.capacity
+        self.optimizer.descend(loss)
+        self.anchor(self.network.parameters())
+        return loss.detach()
+
+    @graphed
+    def describe(self, images: Tensor, logits: Tensor) -> Tensor:
+        """The signature of each image and its label, N×10."""
+        return torch.column_stack((image_signature(self.network.pixels(images)), logits.argmax(dim=1)))
+
+    def _described(self, images: Tensor, logits: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """The same on the host, in one copy."""
+        table = self.describe(images, logits).cpu().double().numpy()
+        return table[:, :-1], table[:, -1].astype(np.int64)
+
+    def _is_diverse(self, labels: NDArray[np.int64]) -> bool:
+        """Whether a batch holds nearly as many classes as it could: exp of the entropy of its labels."""
+        shares = np.unique(labels, return_counts=True)[1] / len(labels)
+        classes = np.exp(-(shares * np.log(shares)).sum())
+        return bool(classes > self.method.diversity * min(self.bank.classes or len(labels), len(labels)))
+
+    def _enter(self, change: Change) -> None:
+        """Remember the domain that was left, and begin another on the source statistics."""
+        layers = incremental_layers(self.network)
+        if change.lasted >= LASTING and not self.mixed.on:
+            place = self.past.keep(change.left)
+            for layer in layers:
+                layer.remember(place)
+        self._begin(afresh=True)
+        self.mixed.restart()
+        self.bank.forget_before(self.bank.clock + change.start + 1)
+        logger.info("after %d samples another domain has begun", self.bank.clock + change.start)
+
+    def _recall(self) -> None:
+        """Take the statistics of a remembered domain for the prior ones, if the present one is like it."""
+        place = self.past.nearest(self.changes.mean, self.changes.distance, within=self.method.recall_bound)
+        if place is not None:
+            self.past.present, self.past.recalled = place, self.past.recalled + 1
+            self.strength.fill_(self.method.recalled_strength)
+            for layer in incremental_layers(self.network):
+                layer.recall(place)
+
+    def _regroup(self) -> None:
+        """Groups of images have been found, and take the places of remembered domains; or there are none any more."""
+        self.past.forget()
+        self._begin(afresh=not self.mixed.on)
+
+    def _begin(self, *, afresh: bool) -> None:
+        self.seen, self.past.present = 0, None
+        self.counts.zero_()
+        self.strength.fill_(self.method.strength)
+        for layer in incremental_layers(self.network):
+            layer.begin(afresh=afresh)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the counters for `state_dict`."""
+        return {**super().get_extra_state(), "seen": self.seen}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take them back from a `state_dict`."""
+        super().set_extra_state(state)
+        self.seen = state["seen"]
