@@ -240,6 +240,9 @@ class AdapterLike(Protocol):
     def learn(self, images: Tensor, predicted: Tensor | None = None, corrected: Tensor | None = None) -> Tensor:
         """Predict, unless that was done elsewhere, and learn; the caller holds `lock`."""
 
+    def correct(self, images: Tensor, logits: Tensor) -> Tensor:
+        """Correct logits by the label prior, if there is one, and teach it."""
+
     def reset(self) -> None:
         """Return to the source."""
 
