@@ -10,7 +10,9 @@ import pytest
 
 SERVICE = ("fastapi", "uvicorn", "prometheus_client", "httpx", "websockets")
 OF_THE_SERVICE = ["src/resitta/serve", "tests/serve", "tests/cli/test_serve.py"]
+OF_TRITON = ["src/resitta/accel/temporal_scan.py", "src/resitta/training/device_filter.py"]
 collect_ignore = [] if all(map(find_spec, SERVICE)) else OF_THE_SERVICE
+collect_ignore += [] if find_spec("triton") else OF_TRITON
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; processes that tests start inherit it
 
 

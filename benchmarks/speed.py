@@ -47,6 +47,8 @@ MODES: dict[str, dict[str, Any]] = {
     "rotta, bf16": {"method": "rotta", "precision": "bf16"},
     "tribe, bf16": {"method": "tribe", "precision": "bf16"},
     "roid, bf16": {"method": "roid", "precision": "bf16"},
+    "tide, bf16": {"method": "tide", "precision": "bf16"},
+    "tide, without label prior": {"method": "tide", "label_prior": "none"},
 }
 METHODS = tuple(str(name) for name in named([ALL]) if name not in ("cotta", "resitta"))
 

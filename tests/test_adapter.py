@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import resitta
 from resitta.adapter import Adapter, Options
 from resitta.checkpoint.tree import same
+from resitta.conformance import spread_images, spread_network
 from resitta.errors import (
     BadImages,
     BadOutput,
@@ -950,16 +951,22 @@ def test_a_pause_uses_the_label_prior_without_teaching_it() -> None:
     assert torch.equal(adapter(pixels[:30]), peeked)
 
 
-def test_in_the_background_the_label_prior_follows_the_calls() -> None:
+@pytest.mark.parametrize("feedback", [False, True])
+def test_in_the_background_the_label_prior_follows_the_calls(feedback: bool) -> None:
     pixels = colours(RUNS)
-    plain = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal", lr=1e-9)
-    adapter = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal", lr=1e-9, background=True)
+    settings: dict[str, Any] = {"label_prior": "temporal", "feedback": feedback, "lr": 1e-9}
+    plain = resitta.adapt(reader_of_colours(), "resitta", **settings)
+    adapter = resitta.adapt(reader_of_colours(), "resitta", **settings, background=True)
     expected, found = answers(plain, pixels), []
     for batch in torch.split(pixels, 30):
         found.append(adapter(batch))
         adapter.sync()
     torch.testing.assert_close(torch.cat(found), expected, rtol=1e-3, atol=1e-3)
     assert adapter.stats.label_prior == plain.stats.label_prior
+    banks = [each.learner.memory() for each in (plain, adapter)]
+    assert banks[0] is not None
+    assert banks[1] is not None
+    assert banks[0].labels.tolist() == banks[1].labels.tolist()
 
 
 def test_a_saved_adapter_goes_on_with_its_label_prior(tmp_path: Any) -> None:
@@ -972,6 +979,45 @@ def test_a_saved_adapter_goes_on_with_its_label_prior(tmp_path: Any) -> None:
     assert all(torch.equal(answers(other, pixels), expected) for other in others)
     adapter.reset()
     assert adapter.stats.label_prior == resitta.adapt(reader_of_colours(), label_prior="temporal").stats.label_prior
+
+
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("method", ["source", "resitta"])
+def test_a_frozen_camera_teaches_the_label_prior_nothing(method: str, guard: bool) -> None:
+    labels = torch.arange(1500) // 50 % 3
+    pixels = colours(labels)
+    frozen = torch.cat([pixels[:510], pixels[509:510].expand(2000, -1, -1, -1), pixels[510:]])
+    adapters = [resitta.adapt(reader_of_colours(), method, label_prior="temporal", guard=guard) for _ in range(2)]
+    expected, found = answers(adapters[0], pixels)[510:1010], answers(adapters[1], frozen)[2510:3010]
+    wrong = [(each.argmax(1) != labels[510:1010]).double().mean() for each in (expected, found)]
+    assert abs(wrong[1] - wrong[0]) <= 0.03
+    known = adapters[1].stats.label_prior
+    assert known is not None
+    assert known.skipped > 1950
+
+
+def test_a_camera_that_stands_still_with_noise_does_not_make_the_label_prior_worse_than_nothing() -> None:
+    labels = torch.arange(1500) // 50 % 3
+    pixels, generator = colours(labels), torch.Generator().manual_seed(1)
+    still = pixels[509:510] + 0.02 * torch.randn(2000, *pixels.shape[1:], generator=generator)
+    adapter = resitta.adapt(reader_of_colours(), "source", label_prior="temporal")
+    found = answers(adapter, torch.cat([pixels[:510], still.clamp(0, 1), pixels[510:]]))[2510:3010]
+    with torch.no_grad():
+        plain = adapter.source(pixels[510:1010])
+    wrong = [(each.argmax(1) != labels[510:1010]).double().mean() for each in (plain, found)]
+    assert wrong[1] < wrong[0]
+
+
+def test_what_a_guard_rejects_does_not_teach_the_label_prior() -> None:
+    images = spread_images(200, (3, 16, 16))
+    noise = torch.rand(100, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for guard, skipped in ((False, 0), (True, 90)):
+        adapter = resitta.adapt(spread_network(), "resitta", label_prior="temporal", guard=guard)
+        answers(adapter, torch.cat([images, noise]), 20)
+        found = adapter.stats.label_prior
+        assert found is not None
+        assert found.samples == 300
+        assert skipped <= found.skipped <= skipped + 10 * guard
 
 
 def test_events_tell_when_the_label_prior_begins_and_ends() -> None:

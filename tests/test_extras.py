@@ -18,6 +18,8 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
 }
 """Packages that are imported by another name than they are installed by."""
+WITH_TORCH = {"triton"}
+"""What torch for CUDA brings along: modules that import it are imported lazily, and do without it elsewhere."""
 EXTRA_OF = {"cli": "cli", "serve": "serve", "distributed": "dist", "demo": "demo", "bench": "bench"}
 """Packages of ours that need an extra as a whole; elsewhere, optional packages are asked for by `require`."""
 
@@ -59,7 +61,7 @@ def test_imports_are_declared(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     part = path.relative_to(ROOT / "src" / "resitta").parts[0]
     here = declared(EXTRA_OF.get(part, ""))
-    missing = {name for name in imported(tree) if DISTRIBUTIONS.get(name, name) not in here}
+    missing = {name for name in imported(tree) - WITH_TORCH if DISTRIBUTIONS.get(name, name) not in here}
     asked = required(tree)
     missing -= {package.partition(".")[0] for package, _ in asked}  # imported again after `require`, for its names
     assert not missing, f"declare {missing} in pyproject.toml"

@@ -193,6 +193,8 @@ class Adapter(nn.Module):
     def __init__(self, model: nn.Module, method: Method, **options: Any) -> None:
         super().__init__()
         self.options = Options(**options)
+        self.corrects = True
+        """Whether calls use the label prior. A service has one for each of its streams instead."""
         check_model(model, needs=method.needs, name=method.name, others=needs_of_methods())
         self._equip()
         given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision", "classes")}
@@ -212,7 +214,7 @@ class Adapter(nn.Module):
         """
         twin = Adapter.__new__(Adapter)
         nn.Module.__init__(twin)
-        for name in ("options", "_source", "fingerprint", "method"):
+        for name in ("options", "_source", "fingerprint", "method", "corrects"):
             setattr(twin, name, getattr(self, name))
         twin._equip()
         twin._guard()
@@ -245,7 +247,7 @@ class Adapter(nn.Module):
         self.generator.manual_seed(self.options.seed)
         self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         self.prior = TemporalPrior(lookahead=self.method.lookahead) if self.method.label_prior == "temporal" else None
-        self._corrected = False
+        self._prior_was_on = False
         self._start()
         self.emit(Restarted(samples=0))
 
@@ -335,7 +337,14 @@ class Adapter(nn.Module):
 
     def _peek(self, logits: Tensor) -> Tensor:
         """Correct logits by the label prior, which learns nothing from them."""
-        return logits if self.prior is None else self.prior.peek(logits)
+        return logits if self.prior is None or not self.corrects else self.prior.peek(logits)
+
+    def correct(self, images: Tensor, logits: Tensor) -> Tensor:
+        """Correct logits by the label prior, if there is one; it learns from those that the guard does not reject."""
+        if self.prior is None:
+            return logits
+        known = None if self.guard is None else self.guard.known(self, images, logits)
+        return self.prior(logits, known)  # type: ignore[no-any-return]
 
     def learn(self, images: Tensor, predicted: Tensor | None = None, corrected: Tensor | None = None) -> Tensor:
         """Predict, unless that was done elsewhere, and learn, with the callbacks around it; return the logits.
@@ -345,7 +354,7 @@ class Adapter(nn.Module):
         """
         for callback in self.callbacks:
             callback.before_step(self, images)
-        learner, prior = self.learner, self.prior if corrected is None else None
+        learner, prior = self.learner, self.prior if corrected is None and self.corrects else None
         with (
             self.rollback.unless_complete(tensors=learner.may_update(images)),
             nullcontext() if prior is None else prior.unless_complete(),
@@ -354,23 +363,29 @@ class Adapter(nn.Module):
                 predicted = learner.predict(images).detach()
             logits = learner.step(images).detach() if predicted is None else predicted
             if learner.revises and predicted is not None:
-                seen = prior.peek(predicted) if prior is not None and self.method.feedback else predicted
-                newer = learner.learn_from(images, seen if corrected is None else corrected)
-                logits = logits if newer is None or corrected is not None else newer
+                newer = learner.learn_from(images, self._hint(predicted, corrected))
+                if newer is not None and corrected is None:
+                    logits = newer.where(newer.isfinite(), predicted)
             totals = self.entropies.to(logits.device)
             entropies = self.replay(tally, logits, totals).clone() if logits.is_cuda else tally(logits, totals)
-            answer = (logits if prior is None else prior(logits)) if corrected is None else corrected
+            answer = (logits if prior is None else self.correct(images, logits)) if corrected is None else corrected
             if predicted is not None and not learner.revises:  # the last operation that may fail: see Rollback
                 learner.learn_from(images, answer if self.method.feedback else predicted)
         self.samples, self.batches, self.entropies = self.samples + len(images), self.batches + 1, entropies
         for callback in self.callbacks:
             callback.after_step(self, images, logits)
-        if self.prior is not None and self.prior.on != self._corrected:
-            self._corrected = self.prior.on
-            self.emit(LabelPriorSwitched(samples=self.samples, on=self._corrected))
+        if self.prior is not None and self.prior.reported_on != self._prior_was_on:
+            self._prior_was_on = not self._prior_was_on
+            self.emit(LabelPriorSwitched(samples=self.samples, on=self._prior_was_on))
         if self.method.reset_every and self.batches % self.method.reset_every == 0:
             self._restart()
         return answer
+
+    def _hint(self, predicted: Tensor, corrected: Tensor | None) -> Tensor:
+        """What a learner that revises its predictions learns from: with `feedback`, logits that the prior corrected."""
+        if not self.method.feedback:
+            return predicted
+        return self._peek(predicted) if corrected is None else corrected
 
     def _restart(self) -> None:
         """Start from the source again within a stream: counters and the label prior continue."""
@@ -464,7 +479,7 @@ class Adapter(nn.Module):
 
     def _loaded(self) -> None:
         """Publish the new state to predictions and callbacks."""
-        self._corrected = self.prior is not None and self.prior.on
+        self._prior_was_on = self.prior is not None and self.prior.on
         if self.background is not None:
             self.background.publish(self)
         self.emit(Restarted(samples=self.samples))

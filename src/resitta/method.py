@@ -71,7 +71,7 @@ class Learner(nn.Module, ABC):
     learns_from_predictions: ClassVar[bool] = False
     """Whether `learn_from` learns from logits that were predicted before, here or elsewhere."""
     revises: ClassVar[bool] = False
-    """Whether `learn_from` returns newer logits of the same images, which a call returns in the place of the first."""
+    """Whether `learn_from` may return newer logits of the same images: a call returns them where they are finite."""
     updates: int = 0
     """How often it has learned. Add 1 after every change of parameters or statistics: guards, events, autosave and the
     hand-off of weights go by it. A batch from which nothing is learned does not count."""
@@ -239,6 +239,9 @@ class AdapterLike(Protocol):
 
     def learn(self, images: Tensor, predicted: Tensor | None = None, corrected: Tensor | None = None) -> Tensor:
         """Predict, unless that was done elsewhere, and learn; the caller holds `lock`."""
+
+    def correct(self, images: Tensor, logits: Tensor) -> Tensor:
+        """Correct logits by the label prior, if there is one, and teach it."""
 
     def reset(self) -> None:
         """Return to the source."""

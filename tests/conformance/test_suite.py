@@ -71,6 +71,12 @@ def test_options_of_resitta_conform(settings: dict[str, Any]) -> None:
     assert resitta.check_method(resitta.create("resitta", **settings))
 
 
+@pytest.mark.parametrize("name", list_methods())
+def test_every_registered_method_conforms_with_a_label_prior(name: str) -> None:
+    method = resitta.create(name, label_prior="temporal", feedback=True, **QUICK.get(name, {}))
+    assert resitta.check_method(method) == tuple(check.__name__ for check in CHECKS)
+
+
 def load(text: str, folder: Path) -> Any:
     """Run the source of a method as the file of a user."""
     path = folder / "mine.py"

@@ -83,6 +83,16 @@ def without_images(rank: int) -> dict[str, Any]:
     return {"state": networks(member), "updates": member.stats.updates, "recorded": recorded}
 
 
+def with_a_prior(rank: int) -> dict[str, Any]:
+    """Each rank corrects its own stream, and learns from what it has corrected."""
+    member = adapter(group="world", label_prior="temporal", feedback=True)
+    for batch in torch.split(camera(rank, n=(40, 72)[rank]), 8):
+        member(batch)
+    finish(member)
+    assert member.prior is not None
+    return {"state": networks(member), "prior": member.prior.get_extra_state(), "samples": member.prior.stats.samples}
+
+
 def strangers(rank: int) -> dict[str, Any]:
     """Ranks with other weights or other histories are refused."""
     said = []

@@ -39,7 +39,7 @@ def run(folder: Path, *scenarios: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run(tmp_path_factory.mktemp("group"), "together", "without_images", "strangers")
+    return run(tmp_path_factory.mktemp("group"), "together", "without_images", "with_a_prior", "strangers")
 
 
 def plain(method: str) -> resitta.Adapter:
@@ -99,6 +99,16 @@ def test_a_rank_without_images_takes_part_and_counts_nothing(seen: list[dict[str
         assert rank["without_images"]["updates"] == 4
         for key, expected in state(alone).items():
             torch.testing.assert_close(rank["without_images"]["state"][key], expected, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_each_rank_has_a_label_prior_of_its_own_stream(seen: list[dict[str, Any]]) -> None:
+    first, second = (rank["with_a_prior"] for rank in seen)
+    assert (first["samples"], second["samples"]) == (40, 72)
+    assert not torch.equal(first["prior"]["last"], second["prior"]["last"])
+    assert first["state"].keys() == second["state"].keys()
+    for key, value in first["state"].items():
+        torch.testing.assert_close(value, second["state"][key], rtol=0, atol=0)
 
 
 @pytest.mark.slow

@@ -39,6 +39,22 @@ def test_a_reader_hears_each_version_once(writer: WriterActor, model: nn.Module)
     assert writer.news(0, "a writer before", 1) is not None, "another writer's version 1 is another state"
 
 
+def test_logits_that_come_along_are_learned_from(writer: WriterActor) -> None:
+    logits = torch.zeros(64, 5)
+    logits[:, 3] = 9.0
+    first, images = torch.rand(64, 3, 10, 10), torch.rand(64, 3, 10, 10)
+    for batch in (first, images):  # a new learner predicts its first batch itself
+        writer.offer(batch.numpy(), ["one"] * 64, logits.numpy())
+        deadline = time.monotonic() + 20
+        while writer.report().counters.waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+    memory = writer.writer.adapter.learner.memory()
+    assert memory is not None
+    kept = zip(memory.samples, memory.labels, strict=True)
+    labels = {int(label) for sample, label in kept if bool((sample == images).flatten(1).all(1).any())}
+    assert labels == {3}
+
+
 def test_tasks_are_done_and_refusals_travel(writer: WriterActor) -> None:
     assert writer.do("pause") == (None, None)
     assert writer.report().paused

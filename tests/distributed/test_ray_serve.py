@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.distributed.stand_in import StandIn
+from tests.test_adapter import colours, reader_of_colours
 from torch import Tensor
 
 import resitta
@@ -178,3 +179,18 @@ def test_it_stands_behind_the_same_http(service: Any) -> None:
 def test_what_cannot_be_served_is_refused(tmp_path: Path, method: str, readers: int, words: str) -> None:
     with pytest.raises(BadSetting, match=words):
         ray_service(make(method), size=SIZE, state=tmp_path, readers=readers)
+
+
+def test_named_streams_are_corrected_whichever_reader_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(ray, StandIn):
+        pytest.skip("what is tested happens in this process; another cluster of Ray takes long to start")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    labels = torch.arange(900) // 50 % 3
+    build = partial(resitta.adapt, reader_of_colours(), "rotta", label_prior="temporal", feedback=True)
+    limits = Limits(save_every=3600, wait_ms=0)
+    with ray_service(build, size=4, state=tmp_path, readers=2, limits=limits) as service:
+        for number, batch in enumerate(torch.split(colours(labels), 30)):
+            service.readers[number % 2].submit(batch, "me", "door").result(30)
+        told = service.stats()["adapter"]["label_prior"]
+        assert (told["streams"], told["samples"]) == (1, 900)
+        assert told["corrected"] > 100

@@ -134,12 +134,27 @@ def test_closing_saves_and_stops_all_processes() -> None:
     assert [calls[-1] for calls in stopped] == ["close"], "after the state was saved"
 
 
+@pytest.mark.parametrize("feedback", [False, True])
+def test_readers_answer_corrected_predictions_and_with_feedback_send_them_along(feedback: bool) -> None:
+    actor, sent = Actor({"predict": lambda images: (np.ones((len(images), 5), np.float32), 4)}), []
+
+    def offer(images: Any, clients: Any, logits: Any) -> list[bool]:
+        sent.append(logits)
+        return [True] * len(images)
+
+    readers = RayReaders(FakeRay(), [actor], offer, feedback=feedback)
+    answer, *_ = readers.predict(0, torch.rand(3, 3, 4, 4), ["a"] * 3, lambda logits: 2 * logits)
+    assert answer.tolist() == [[2.0] * 5] * 3
+    assert [logits is answer for logits in sent] == [feedback]
+    assert feedback or sent == [None]
+
+
 def test_requests_pass_by_readers_that_died() -> None:
     def predict(images: Any) -> tuple[Any, int]:
         return np.zeros((len(images), 5), np.float32), 4
 
     actors = [Actor({"predict": predict, "version": lambda: 4}) for _ in range(2)]
-    readers = RayReaders(FakeRay(), actors, lambda images, _: [True] * len(images))
+    readers = RayReaders(FakeRay(), actors, lambda images, *_: [True] * len(images))
     batch, clients = torch.rand(3, 3, 4, 4), ["a"] * 3
     actors[0].dead = True
     for first in (0, 1, 0):

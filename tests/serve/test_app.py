@@ -39,7 +39,7 @@ class TestShortOfTime:
 
     def test_what_takes_too_long_is_given_up(self, client: httpx.Client, service: Service) -> None:
         held, plain = threading.Event(), service.readers[0].predict
-        service.readers[0].predict = lambda images, clients: (held.wait(20), plain(images, clients))[1]
+        service.readers[0].predict = lambda *asked: (held.wait(20), plain(*asked))[1]
         answer = client.post("/predict", content=picture(), headers={"Content-Type": "image/png"})
         service.readers[0].predict = plain
         held.set()

@@ -1,4 +1,5 @@
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor
 from resitta.serve.http_errors import Refused
 from resitta.serve.reader import Answer, Reader
 from resitta.serve.settings import Limits
+from resitta.serve.stream_priors import Correct, Stream, StreamPriors
 
 
 class Slow:
@@ -17,7 +19,7 @@ class Slow:
         self.go = threading.Event()
         self.sizes: list[int] = []
 
-    def __call__(self, images: Tensor, clients: list[str]) -> tuple[Tensor, int, list[bool]]:
+    def __call__(self, images: Tensor, clients: list[str], correct: Correct) -> tuple[Tensor, int, list[bool]]:
         self.go.wait(10)
         self.sizes.append(len(images))
         return images * 2, len(self.sizes), [True] * len(images)
@@ -77,7 +79,7 @@ def test_a_cancelled_request_is_not_predicted() -> None:
 
 
 def test_a_failure_reaches_the_requests_and_the_reader_goes_on() -> None:
-    def fail_once(images: Tensor, clients: list[str]) -> tuple[Tensor, int, list[bool]]:
+    def fail_once(images: Tensor, clients: list[str], correct: Correct) -> tuple[Tensor, int, list[bool]]:
         if images[0] == 0:
             raise ValueError("zero")
         return images, 0, [False]
@@ -92,7 +94,7 @@ def test_a_failure_reaches_the_requests_and_the_reader_goes_on() -> None:
 def test_each_request_hears_of_its_own_images_and_each_image_has_its_client() -> None:
     seen: list[str] = []
 
-    def predict(images: Tensor, clients: list[str]) -> tuple[Tensor, int, list[bool]]:
+    def predict(images: Tensor, clients: list[str], correct: Correct) -> tuple[Tensor, int, list[bool]]:
         seen.extend(clients)
         return images, 0, [client != "b" for client in clients]
 
@@ -102,6 +104,21 @@ def test_each_request_hears_of_its_own_images_and_each_image_has_its_client() ->
     assert [future.result(10).learned for future in futures] == [2, 0, 2]
     reader.close()
     assert seen == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_samples_of_a_named_stream_are_corrected_and_others_are_not() -> None:
+    class Doubling(StreamPriors):
+        def correct(self, logits: Tensor, streams: Sequence[Stream | None]) -> Tensor:
+            return logits * torch.tensor([[1 if stream is None else 2] for stream in streams])
+
+    def predict(images: Tensor, clients: list[str], correct: Correct) -> tuple[Tensor, int, list[bool]]:
+        return correct(images), 0, [True] * len(images)
+
+    reader = Reader(predict, Limits(wait_ms=200), Doubling(most=2))
+    futures = [reader.submit(numbers(1, 2), "me", stream) for stream in ("left", "")]
+    reader.start()
+    assert [future.result(10).logits.flatten().tolist() for future in futures] == [[2, 4], [1, 2]]
+    reader.close()
 
 
 def test_closing_answers_what_waits_and_refuses_the_rest() -> None:

@@ -74,7 +74,7 @@ def test_the_version_advances_and_the_numbers_agree(client: httpx.Client, servic
 def test_an_answer_that_is_not_finite_is_told_and_leaves_no_trace(client: httpx.Client, service: Service) -> None:
     assert post(client, picture()).status_code == 200
     plain = service.readers[0].predict
-    service.readers[0].predict = lambda images, _: (torch.full((len(images), 5), torch.nan), 0, [False])
+    service.readers[0].predict = lambda images, *_: (torch.full((len(images), 5), torch.nan), 0, [False])
     answer = post(client, picture())
     service.readers[0].predict = plain
     assert answer.status_code == 500

@@ -18,7 +18,6 @@ from torch import nn
 
 import resitta
 from resitta.checkpoint.tree import same
-from resitta.errors import BadSetting
 from resitta.runtime.weight_handoff import WeightHandoff
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
@@ -258,9 +257,3 @@ def test_a_system_that_refuses_to_write_is_a_full_disk(model: nn.Module, tmp_pat
     assert StateFolder(tmp_path, keep=5).versions() == [0]
     StateFolder(tmp_path, keep=5).recover(fresh)
     assert torch.equal(fresh(images(4)), adapter(images(4)))
-
-
-def test_a_label_prior_is_refused(model: nn.Module, tmp_path: Path) -> None:
-    adapter = resitta.adapt(model, "resitta", label_prior="temporal")
-    with pytest.raises(BadSetting, match="needs one stream in its order"):
-        Writer(adapter, StateFolder(tmp_path, keep=5), Limits(), Events())

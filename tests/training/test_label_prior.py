@@ -85,7 +85,7 @@ def test_it_ends_when_the_stream_is_shuffled() -> None:
 @pytest.mark.parametrize("batch", [1, 7, 25, 200])
 def test_batches_make_no_difference(batch: int) -> None:
     logits = stream(runs(600, 10, 20))
-    torch.testing.assert_close(correct(logits, batch)[0], correct(logits, 64)[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(correct(logits, batch)[0], correct(logits, 64)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_it_is_causal_and_with_lookahead_only_within_a_batch() -> None:

@@ -62,9 +62,9 @@ class WriterActor:
         self.readers: dict[int, int] = {}
         self.writer.start()
 
-    def offer(self, images: Any, clients: Sequence[str]) -> list[bool]:
-        """Queue images of some clients, an array, for learning; return which are taken."""
-        return self.writer.offer(torch.tensor(images), None, clients)
+    def offer(self, images: Any, clients: Sequence[str], logits: Any = None) -> list[bool]:
+        """Queue images of some clients, and logits if they are known, for learning; return which are taken."""
+        return self.writer.offer(torch.tensor(images), None if logits is None else torch.tensor(logits), clients)
 
     def news(self, reader: int, writer: str, version: int) -> News | None:
         """Return the newest weights, or None if they are those that the reader has."""

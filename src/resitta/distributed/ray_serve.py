@@ -55,7 +55,7 @@ def ray_service(
         except BaseException:
             stack.close()
             raise
-        remote = RayReaders(ray, actors[1:], writer.offer)
+        remote = RayReaders(ray, actors[1:], writer.offer, feedback=adapter.method.feedback)
         return writer, [partial(remote.predict, number) for number in range(readers)]
 
     return Service(make(), connect=connect, **options)

@@ -14,10 +14,12 @@ from torch import Tensor
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
 from resitta.serve.reader import Predicted
+from resitta.serve.stream_priors import Correct, unchanged
 from resitta.serve.writer import Report, Task
 
 REPORT_SECONDS = 0.25
 REPORT_TIMEOUT = 5.0
+Offer = Callable[[Tensor, Sequence[str], Tensor | None], list[bool]]
 IN_FLIGHT = 32
 """Batches in flight to the writer; further ones are predicted, and counted as dropped."""
 
@@ -55,14 +57,18 @@ class RayWriter:
         finally:
             self._stop()
 
-    def offer(self, images: Tensor, clients: Sequence[str]) -> list[bool]:
-        """Send images to the writer, unless too many are in flight; return which will be learned from."""
+    def offer(self, images: Tensor, clients: Sequence[str], logits: Tensor | None = None) -> list[bool]:
+        """Send images, and logits to learn from, to the writer, unless too many are in flight.
+
+        Return which will be learned from.
+        """
+        known = None if logits is None else logits.numpy()
         with self._lock:
             self._settle()
             if len(self._sent) >= IN_FLIGHT:
                 self._lost += len(images)
                 return [False] * len(images)
-            self._sent.append((self.actor.offer.remote(images.numpy(), list(clients)), len(images)))
+            self._sent.append((self.actor.offer.remote(images.numpy(), list(clients), known), len(images)))
         report = self._last
         return [not report.paused and name not in report.muted for name in clients]
 
@@ -112,13 +118,15 @@ class RayWriter:
 class RayReaders:
     """Proxy of the readers' actors; another one steps in for one that has died."""
 
-    def __init__(self, ray: Any, actors: Sequence[Any], offer: Callable[[Tensor, Sequence[str]], list[bool]]) -> None:
+    def __init__(self, ray: Any, actors: Sequence[Any], offer: Offer, *, feedback: bool = False) -> None:
         self.ray, self.actors = ray, actors
         self.offer = offer
+        self.feedback = feedback
+        """Whether to learn from the corrected predictions; else the writer makes predictions of its own."""
         self._returning: dict[int, Any] = {}
         """For each reader that died, a call that is answered when it is back."""
 
-    def predict(self, first: int, images: Tensor, clients: Sequence[str]) -> Predicted:
+    def predict(self, first: int, images: Tensor, clients: Sequence[str], correct: Correct = unchanged) -> Predicted:
         """Predict with a reader, or with the next one if it has died, and offer the images to the writer."""
         order = [*range(first, len(self.actors)), *range(first)]
         for index in [index for index in order if self._is_there(index)] or order:
@@ -127,7 +135,8 @@ class RayReaders:
             except self.ray.exceptions.RayActorError:
                 self._returning[index] = self.actors[index].version.remote()
                 continue
-            return torch.tensor(logits), version, self.offer(images, clients)
+            answer = correct(torch.tensor(logits))
+            return answer, version, self.offer(images, clients, answer if self.feedback else None)
         raise Refused(503, "all readers are being restarted; try again later")
 
     def _is_there(self, index: int) -> bool:

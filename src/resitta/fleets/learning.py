@@ -28,15 +28,15 @@ class Learning:
 
         `alone`: no other stream is in the call. Then an update need not wait if no other stream is due.
         """
-        prior = member.here.prior
         if self.only_predicts(member):
+            prior = member.here.prior
             return logits if prior is None else prior.peek(logits)
         its_turn = self.budget is None or (alone and not self.roster.turns)
         if not member.waiting and (its_turn or not member.here.learner.may_update(images)):
             answer = member.learn(images, logits)
             self.roster.save_if_due(member)
             return answer
-        answer = logits if prior is None else prior(logits)
+        answer = member.here.correct(images, logits)
         member.waiting.append(Waiting(images, logits, answer if member.here.method.feedback else logits))
         self.roster.turns.join(member.name)
         return answer

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from resitta.memory.entrobank import IndexedEntroBank
 from resitta.memory.memory import Storage
 from resitta.method import Learner, Method, graphed, register
-from resitta.norm.incremental_bn import IncrementalBN, Observation, incremental_layers, observing, own_statistics
+from resitta.norm.incremental_bn import IncrementalBN, Observation, incremental_layers, measuring, observing, own_statistics
 from resitta.settings import setting
-from resitta.training.change_points import WINDOW, Change, ChangePoints
+from resitta.training.change_points import Change, ChangePoints
 from resitta.training.domain_memory import DomainMemory
 from resitta.training.entropy import entropy
 from resitta.training.image_signature import image_signature
@@ -30,8 +30,12 @@ logger = logging.getLogger(__name__)
 
 ROWS = 128
 """With more classes than this, some share a row of statistics: class c has row c mod 128."""
-LASTING, RECOGNISED = 3 * WINDOW, 5 * WINDOW
+LASTING, RECOGNISED = 96, 160
 """A domain of fewer images is not remembered; within how many images one that returns is recognised."""
+LEAST = 32
+"""How many images that takes."""
+LATEST = 64
+"""Over how many images the diversity of labels is measured."""
 CERTAINTY = 3.0
 """The most certain sample of the bank weighs e³ times as much as the least certain one."""
 
@@ -112,9 +116,15 @@ class TideLearner(Learner):
         self.past = DomainMemory(places)
         self.mixed = MixedDomains(method.groups).to(network.device)
         self.seen = 0
+        self.credit = 0.0
+        self.latest: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         precision = torch.promote_types(network.dtype, torch.float32)
         self.register_buffer("counts", torch.zeros(rows, dtype=precision, device=network.device))
         self.register_buffer("strength", torch.tensor(method.strength, dtype=precision, device=network.device))
+
+    @property
+    def _layers(self) -> list[IncrementalBN]:
+        return incremental_layers(self.network)
 
     def exportable_network(self) -> Network:
         """The network with the present statistics."""
@@ -124,28 +134,32 @@ class TideLearner(Learner):
         """Return the logits of the network with the present statistics."""
         return self.network.predict(images)
 
-    def learn_from(self, images: Tensor, logits: Tensor) -> Tensor:
-        """Follow the domain, add the samples to the statistics and the bank, and learn from it; return newer logits."""
+    def learn_from(self, images: Tensor, logits: Tensor) -> Tensor | None:
+        """Follow the domain, add the samples to the statistics and the bank, and learn; return newer logits, if better.
+
+        Images of the domain before, at the beginning of a batch, have none: NaN.
+        """
         signatures, labels = self._described(images, logits)
         change = self.changes(signatures)
         start = 0 if change is None else max(0, change.start)
         if change is not None:
-            self._enter(change)
-        elif self.past.present is None and WINDOW <= self.changes.seen <= RECOGNISED:
+            self._enter(change, images[start:])
+        elif self.past.present is None and LEAST <= self.changes.seen <= RECOGNISED:
             self._recall()
         if self.mixed(signatures[start:]):
             self._regroup()
         kept = logits.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
         observe = self.observe_groups if self.mixed.on else self.observe
         newer = observe(images, logits, kept).clone()
-        revise = self.mixed.on or self.seen < self.method.strength or self._is_diverse(labels)
+        diversity = self._diversity(labels)
+        revise = self.mixed.on or self.seen < self.method.strength or diversity > self.method.diversity
         self.seen += len(images) - start
         self.updates += 1
         for _ in self.bank.fill(
             images, logits.where(kept[:, None], float("nan")), every=self.method.update_every
         ):
-            self.update()
-        return torch.where(kept[:, None], newer, logits) if revise else logits
+            self.update(diversity)
+        return newer.where(kept[:, None], float("nan")) if revise else None
 
     @graphed
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
@@ -169,9 +183,11 @@ class TideLearner(Learner):
         self.counts.add_(assignment.sum(dim=1))
         return assignment
 
-    def update(self) -> None:
-        """Learn once from everything in the bank."""
-        if self.bank.size > 1 and self.method.lr and not self.mixed.on:
+    def update(self, diversity: float) -> None:
+        """Learn from everything in the bank: each time where all classes come, the less often the fewer do."""
+        self.credit += diversity
+        if self.credit >= 1 and self.bank.size > 1 and self.method.lr and not self.mixed.on:
+            self.credit -= 1
             self.learn(self.bank.samples)
 
     @graphed
@@ -196,23 +212,43 @@ class TideLearner(Learner):
         table = self.describe(images, logits).cpu().double().numpy()
         return table[:, :-1], table[:, -1].astype(np.int64)
 
-    def _is_diverse(self, labels: NDArray[np.int64]) -> bool:
-        """Whether a batch holds nearly as many classes as it could: exp of the entropy of its labels."""
-        shares = np.unique(labels, return_counts=True)[1] / len(labels)
-        classes = np.exp(-(shares * np.log(shares)).sum())
-        return bool(classes > self.method.diversity * min(self.bank.classes or len(labels), len(labels)))
+    def _diversity(self, labels: NDArray[np.int64]) -> float:
+        """Which share of the classes that they could hold the latest labels do hold: exp of the entropy, normalised."""
+        self.latest = np.concatenate((self.latest, labels))[-LATEST:]
+        shares = np.unique(self.latest, return_counts=True)[1] / len(self.latest)
+        return float(np.exp(-(shares * np.log(shares)).sum())) / min(self.network.classes, len(self.latest))
 
-    def _enter(self, change: Change) -> None:
-        """Remember the domain that was left, and begin another on the source statistics."""
-        layers = incremental_layers(self.network)
-        if change.lasted >= LASTING and not self.mixed.on:
-            place = self.past.keep(change.left)
-            for layer in layers:
+    def _enter(self, change: Change, images: Tensor) -> None:
+        """Begin another domain on the statistics of the source, or on those it followed if its images fit these better.
+
+        Runs of another class can look like a change; and some domains are alike.
+        """
+        place = self.past.keep(change.left) if change.lasted >= LASTING and not self.mixed.on else None
+        if place is not None:
+            for layer in self._layers:
                 layer.remember(place)
         self._begin(afresh=True)
         self.mixed.restart()
-        self.bank.forget_before(self.bank.clock + change.start + 1)
-        logger.info("after %d samples another domain has begun", self.bank.clock + change.start)
+        if place is not None and self._misfit(images) > self._misfit(images, place):
+            self._take_up(place)
+        else:
+            self.bank.forget_before(self.bank.clock + change.start + 1)
+            logger.info("after %d samples another domain has begun", self.bank.clock + change.start)
+
+    def _misfit(self, images: Tensor, domain: int | None = None) -> float:
+        """How far images are from the source statistics, or from those of a remembered domain."""
+        for layer in self._layers:
+            layer.move_to(layer.source if domain is None else layer.domains[domain])
+        with torch.no_grad(), measuring(self.network) as found:
+            self.network(images)
+        return float(torch.stack(found).mean())
+
+    def _take_up(self, place: int) -> None:
+        """Begin on the statistics of a remembered domain, which is met again."""
+        self.past.present = place
+        for layer in self._layers:
+            layer.recall(place)
+            layer.move_to(layer.prior)
 
     def _recall(self) -> None:
         """Take the statistics of a remembered domain for the prior ones, if the present one is like it."""
@@ -220,7 +256,7 @@ class TideLearner(Learner):
         if place is not None:
             self.past.present, self.past.recalled = place, self.past.recalled + 1
             self.strength.fill_(self.method.recalled_strength)
-            for layer in incremental_layers(self.network):
+            for layer in self._layers:
                 layer.recall(place)
 
     def _regroup(self) -> None:
@@ -232,14 +268,14 @@ class TideLearner(Learner):
         self.seen, self.past.present = 0, None
         self.counts.zero_()
         self.strength.fill_(self.method.strength)
-        for layer in incremental_layers(self.network):
+        for layer in self._layers:
             layer.begin(afresh=afresh)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters for `state_dict`."""
-        return {**super().get_extra_state(), "seen": self.seen}
+        return {**super().get_extra_state(), "seen": self.seen, "credit": self.credit, "latest": torch.from_numpy(self.latest.copy())}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take them back from a `state_dict`."""
         super().set_extra_state(state)
-        self.seen = state["seen"]
+        self.seen, self.credit, self.latest = state["seen"], state["credit"], state["latest"].cpu().numpy().copy()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from resitta.norm.bn_layers import BatchNorm, RunningBN
+from resitta.norm.bn_layers import BatchNorm, RunningBN, batch_moments
 from resitta.norm.class_balanced_bn import instance_moments
 
 TINY = 1e-6
@@ -62,6 +62,16 @@ def _with_prior(sums: Tensor, weight: Tensor, prior: Tensor, strength: Tensor) -
     return torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
 
 
+def misfit(found: Tensor, expected: Tensor) -> Tensor:
+    """How far means and variances, 2×C, are from those expected: in standard deviations, squared, mean over channels.
+
+    >>> misfit(torch.tensor([[2.0], [4.0]]), torch.tensor([[0.0], [4.0]]))
+    tensor(1.)
+    """
+    std = expected[1].clamp(min=LEAST_VARIANCE).sqrt()
+    return (((found[0] - expected[0]) / std).square() + (found[1].sqrt() / std - 1).square()).mean()
+
+
 class IncrementalBN(RunningBN):
     """Normalise with statistics of the domain so far, held in the running statistics of the caller's layer.
 
@@ -92,9 +102,12 @@ class IncrementalBN(RunningBN):
         self.register_buffer("domains", source.repeat(domains, 1, 1))
         self.observation: Observation | None = None
         self.own = False
+        self.misfits: list[Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
+        if self.misfits is not None:
+            self.misfits.append(misfit(torch.stack(batch_moments(x)), torch.stack(self.statistics())))
         if self.observation is not None:
             self._observe(x.detach(), self.observation)
             if self.observation.groups is not None:
@@ -173,6 +186,14 @@ def observing(network: nn.Module, batch: Observation) -> Iterator[None]:
 def own_statistics(network: nn.Module) -> Iterator[None]:
     """Let the layers of a network normalise with the statistics of the batch inside."""
     yield from _with(network, "own", True, False)
+
+
+@contextmanager
+def measuring(network: nn.Module) -> Iterator[list[Tensor]]:
+    """Let each layer of a network add to a list how far the batch is from the statistics it normalises with."""
+    found: list[Tensor] = []
+    for _ in _with(network, "misfits", found, None):
+        yield found
 
 
 def _with(network: nn.Module, name: str, value: object, otherwise: object) -> Iterator[None]:

@@ -87,8 +87,7 @@ class Background:
         """Return the logits, and offer copies of both for learning: the caller may overwrite them."""
         logits = self.predict(images) if predicted is None else predicted
         adapter = self._adapter()
-        prior = None if adapter is None else adapter.prior
-        answer = logits if prior is None else prior(logits)
+        answer = logits if adapter is None else adapter.correct(images, logits)
         kept = images.clone(), (answer if adapter is not None and adapter.method.feedback else logits).clone()
         self.throttle.last = mark(logits)
         self.thread.offer(Samples(*kept, ready=self.throttle.last))

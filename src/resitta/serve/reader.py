@@ -5,17 +5,19 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
+from resitta.serve.stream_priors import Correct, Stream, StreamPriors
 
 Predicted = tuple[Tensor, int, list[bool]]
 """Logits, the version of the weights they come from, and which images will be learned from."""
-Predict = Callable[[Tensor, list[str]], Predicted]
-"""Predicts images, each with its client."""
+Predict = Callable[[Tensor, list[str], Correct], Predicted]
+"""Predicts images, each with its client; the logits are corrected before they are answered."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,24 @@ class Answer:
 class _Request:
     images: Tensor
     client: str
+    stream: Stream | None
     answer: "Future[Answer]"
 
 
 class Reader:
     """Predicts requests in batches: of `batch` images, or of those that arrive within `wait_ms`.
 
-    >>> reader = Reader(lambda images, clients: (images.flatten(1), 7, [True] * len(images)), Limits())
+    >>> reader = Reader(lambda images, *_: (images.flatten(1), 7, [True] * len(images)), Limits())
     >>> reader.start()
     >>> reader.submit(torch.ones(2, 3, 1, 1)).result().version
     7
     >>> reader.close()
     """
 
-    def __init__(self, predict: Predict, limits: Limits) -> None:
+    def __init__(self, predict: Predict, limits: Limits, priors: StreamPriors | None = None) -> None:
         self.predict = predict
         self.limits = limits
+        self.priors = priors
         self.waiting = self.predicted = 0
         self._requests: deque[_Request] = deque()
         self._closed = False
@@ -69,9 +73,9 @@ class Reader:
         """Whether the thread runs and takes requests."""
         return self._thread.is_alive() and not self._closed
 
-    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
+    def submit(self, images: Tensor, client: str = "", stream: str = "") -> "Future[Answer]":
         """Queue a request, or refuse it if too many images wait. Cancel the future to withdraw it."""
-        request = _Request(images, client, Future())
+        request = _Request(images, client, (client, stream) if stream else None, Future())
         with self._changed:
             if self._closed:
                 raise Refused(503, "the service is stopping; try again later")
@@ -104,7 +108,10 @@ class Reader:
     def _answer(self, requests: list[_Request]) -> None:
         try:
             clients = [request.client for request in requests for _ in request.images]
-            logits, version, learned = self.predict(torch.cat([request.images for request in requests]), clients)
+            streams = [request.stream for request in requests for _ in request.images]
+            correct = partial(self._correct, streams=streams)
+            images = torch.cat([request.images for request in requests])
+            logits, version, learned = self.predict(images, clients, correct)
             self.predicted += len(logits)
             parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         except Exception as error:
@@ -114,3 +121,6 @@ class Reader:
         for request, part in zip(requests, parts, strict=True):
             own, learned = learned[: len(part)], learned[len(part) :]
             request.answer.set_result(Answer(part, version, sum(own)))
+
+    def _correct(self, logits: Tensor, streams: list[Stream | None]) -> Tensor:
+        return logits if self.priors is None else self.priors.correct(logits, streams)

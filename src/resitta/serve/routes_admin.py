@@ -59,4 +59,7 @@ class AdminRoutes:
 
     async def _ask(self, task: Task, *arguments: Any) -> Any:
         async with asyncio.timeout(self.service.limits.answer_timeout):  # cancels a task that has not begun
-            return await asyncio.wrap_future(self.writer.ask(task, *arguments))
+            done = await asyncio.wrap_future(self.writer.ask(task, *arguments))
+        if task in ("reset", "rollback") and self.service.priors is not None:
+            self.service.priors.clear()
+        return done

@@ -16,6 +16,7 @@ from resitta.serve.events import Events
 from resitta.serve.reader import Answer, Predict, Reader
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
+from resitta.serve.stream_priors import StreamPriors
 from resitta.serve.writer import Report, Task, Writer
 
 
@@ -88,7 +89,8 @@ class Service:
         except BaseException:
             self.claim.release()
             raise
-        self.readers = [Reader(predict, self.limits) for predict in predicts]
+        self.priors = StreamPriors.of(adapter.method, most=self.limits.streams)
+        self.readers = [Reader(predict, self.limits, self.priors) for predict in predicts]
 
     def start(self) -> None:
         """Start learning and predicting."""
@@ -112,12 +114,13 @@ class Service:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, images: Tensor, client: str = "") -> "Future[Answer]":
+    def submit(self, images: Tensor, client: str = "", stream: str = "") -> "Future[Answer]":
         """Predict images, N×3×size×size in [0, 1], and learn from them later.
 
-        `client` is the key of their sender. All clients have an equal share of what is learned from.
+        `client` is the key of their sender. All clients have an equal share of what is learned from. `stream` is the
+        client's name of the stream that they come from, in this order; a label prior corrects only named streams.
         """
-        return min(self.readers, key=lambda reader: reader.waiting).submit(images, client)
+        return min(self.readers, key=lambda reader: reader.waiting).submit(images, client, stream)
 
     @property
     def ready(self) -> bool:
@@ -154,6 +157,8 @@ class Service:
             "names": self.names,
             "size": self.size,
         }
+        if self.priors is not None:
+            stats["adapter"]["label_prior"] = self.priors.summary()
         if report.readers is not None:
             stats["readers"] = [report.readers.get(number, 0) for number in range(len(self.readers))]
         return stats

@@ -37,6 +37,7 @@ class Limits:
         keep: Snapshots to keep.
         proxies: Trusted proxies in front of the service, which append a client's address to X-Forwarded-For.
         clients: Clients tracked for learning; beyond these the least recently active one is removed.
+        streams: Streams (header X-Stream) whose label prior is remembered, with label_prior=temporal.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)
@@ -58,6 +59,7 @@ class Limits:
     keep: int = setting(10, at_least=1)
     proxies: int = setting(0, at_least=0)
     clients: int = setting(1000, at_least=1)
+    streams: int = setting(256, at_least=1)
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.errors import BadSetting, BadState, WorkerLost
+from resitta.errors import BadState, WorkerLost
 from resitta.method import Learner
 from resitta.monitor.guard.guard_callback import Reason
 from resitta.monitor.stats import Stats
@@ -33,6 +33,7 @@ from resitta.serve.memory_quotas import Shares
 from resitta.serve.reader import Predicted
 from resitta.serve.settings import Limits
 from resitta.serve.storage import Saver, StateFolder, not_saved
+from resitta.serve.stream_priors import Correct, unchanged
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -69,10 +70,8 @@ class Writer:
     """Learns from the images of all clients in turn, in batches."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
-        if adapter.prior is not None:
-            reason = "a label prior needs one stream in its order, and a service answers several clients as they come"
-            raise BadSetting(f"{reason}; leave out label_prior, or call an adapter for each stream yourself")
         self.adapter = adapter
+        adapter.corrects = False  # samples of several streams come in no order; readers correct each stream
         self.folder = folder
         self.events = events
         self.queue = LearnQueue(room=limits.learn_queue, batch=limits.learn_batch)
@@ -114,15 +113,17 @@ class Writer:
         """Whether the thread runs."""
         return self.thread.alive
 
-    def predict(self, images: Tensor, clients: Sequence[str]) -> Predicted:
+    def predict(self, images: Tensor, clients: Sequence[str], correct: Correct = unchanged) -> Predicted:
         """Predict with the published weights and queue the images; without them, predict and learn in one step."""
         moved = images.to(self.adapter.source.device, self.adapter.source.dtype)
         if self.front is None:
-            return self._submit(partial(self.step, moved, clients)).result()
+            logits, version, learned = self._submit(partial(self.step, moved, clients)).result()
+            return correct(logits), version, learned
         logits, version = self.front.predict(moved)
-        taken = self.offer(images, logits, clients)
+        answer = correct(logits)
+        taken = self.offer(images, answer if self.adapter.method.feedback else logits, clients)
         muted = self.screening.muted
-        return logits, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
+        return answer, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
 
     def offer(self, images: Tensor, logits: Tensor | None, clients: Sequence[str]) -> list[bool]:
         """Queue images for learning; return which were taken."""

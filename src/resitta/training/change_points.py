@@ -17,12 +17,16 @@ from resitta.errors import BadState
 from resitta.training.image_signature import NUMBERS
 
 Floats = NDArray[np.float64]
-WINDOW = 32
-"""How many images in a row are judged together."""
+BLOCK = 16
+"""Images are judged in blocks of this many, alone and together with the block before."""
+ALONE = 1.4
+"""A block alone must be this many times as far away as two in a row."""
 HORIZON = 2048
 """Over how many images the mean signature of a domain is averaged, once it has lasted that long."""
 POOLED = 8192
 """Over how many images the covariance is averaged."""
+SURE = 64
+"""From how many images on a domain has a mean that deviations are measured from: runs of a class move single blocks."""
 FIRST_GUESS, GUESSED = 0.04, 16.0
 """The variance that is assumed before anything is known, and how many images that counts for."""
 SHRINKAGE = 0.1
@@ -36,7 +40,7 @@ class Change:
     """Where a domain begins, and what it follows."""
 
     start: int
-    """The index of its first image in the batch; negative where the window began with earlier images."""
+    """The index of its first image in the batch; negative where it began with earlier images."""
     left: Floats
     """The mean signature of the domain before."""
     lasted: int
@@ -46,10 +50,10 @@ class Change:
 class ChangePoints(nn.Module):
     """Finds where the images of a stream change to another domain.
 
-    The mean signature of each `WINDOW` images is compared with the mean of the domain so far. If they are further apart
-    than `bound` standard deviations of single images, another domain has begun.
+    The mean signatures of each `BLOCK` images, and of the last two blocks, are compared with that of the domain before. If the two are further from it than `bound` standard deviations of single images, or the one than `ALONE`
+    times that, another domain has begun.
 
-    >>> rng, changes = np.random.default_rng(0), ChangePoints(bound=2.2)
+    >>> rng, changes = np.random.default_rng(0), ChangePoints(bound=2.4)
     >>> day, night = rng.normal(0, 0.2, (320, 9)), rng.normal(1, 0.2, (64, 9))
     >>> changes(day), changes(night).start, changes(night)
     (None, 0, None)
@@ -60,6 +64,9 @@ class ChangePoints(nn.Module):
         self.bound = bound
         self.found = 0
         self.waiting: Floats = np.empty((0, NUMBERS))
+        """Fewer images than a block."""
+        self.last: Floats = np.empty((0, NUMBERS))
+        """The block that is not yet part of the averages."""
         self.seen = 0
         self.mean: Floats = np.zeros(NUMBERS)
         self.scatter: Floats = np.eye(NUMBERS) * FIRST_GUESS * GUESSED
@@ -69,14 +76,17 @@ class ChangePoints(nn.Module):
         """Take the next signatures of the stream; return the last change among them."""
         waited = len(self.waiting)
         rows = np.concatenate((self.waiting, signatures[np.isfinite(signatures).all(axis=1)]))
-        whole = len(rows) // WINDOW * WINDOW
+        whole = len(rows) // BLOCK * BLOCK
         self.waiting = rows[whole:].copy()
         change = None
-        for start in range(0, whole, WINDOW):
-            left, lasted = self.mean, self.seen
-            if self._begins(rows[start : start + WINDOW]):
-                change = Change(start - waited, left, lasted)
-                self.found += 1
+        for start in range(0, whole, BLOCK):
+            block, left, lasted = rows[start : start + BLOCK], self.mean, self.seen
+            ago = self._blocks_since(block)
+            if ago:
+                change = Change(start - waited - (ago - 1) * BLOCK, left, lasted)
+                self._begin(keep=ago - 1)
+            self._take(self.last)
+            self.last = block.copy()
         return change
 
     def distance(self, one: Floats, other: Floats) -> float:
@@ -92,28 +102,48 @@ class ChangePoints(nn.Module):
         apart = one - other
         return float(np.sqrt(max(0.0, apart @ np.linalg.solve(covariance, apart))))
 
-    def _begins(self, window: Floats) -> bool:
-        """Whether this window is the first of a domain; add it to the averages."""
-        mean = window.mean(axis=0)
-        begins = self.seen > 0 and self.distance(mean, self.mean) > self.bound
-        self.seen = WINDOW if begins else min(self.seen + WINDOW, HORIZON)
-        self.mean = self.mean + (mean - self.mean) * WINDOW / self.seen
-        deviations = window - mean
-        self.scatter, self.mass = self.scatter + deviations.T @ deviations, self.mass + WINDOW
+    def _blocks_since(self, block: Floats) -> int:
+        """How many blocks ago, this one included, a domain has begun: 1, 2, or 0 if none has."""
+        if not self.seen:
+            return 0
+        mean = block.mean(axis=0)
+        if self.distance(mean, self.mean) > ALONE * self.bound:
+            return 1
+        return 2 if self.distance((mean + self.last.mean(axis=0)) / 2, self.mean) > self.bound else 0
+
+    def _begin(self, *, keep: int) -> None:
+        """Begin another domain, with the last block if that is its first."""
+        self.found += 1
+        self.seen, self.mean = 0, np.zeros(NUMBERS)
+        if not keep:
+            self.last = np.empty((0, NUMBERS))
+
+    def _take(self, block: Floats) -> None:
+        """Add a block to the averages of the domain."""
+        if not len(block):
+            return
+        mean = block.mean(axis=0)
+        deviations = block - (self.mean if self.seen >= SURE else mean)
+        self.seen = min(self.seen + len(block), HORIZON)
+        self.mean = self.mean + (mean - self.mean) * len(block) / self.seen
+        self.scatter, self.mass = self.scatter + deviations.T @ deviations, self.mass + len(block)
         if self.mass > POOLED:
             self.scatter, self.mass = self.scatter / 2, self.mass / 2
-        return begins
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what it remembers, for `state_dict`."""
-        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("waiting", "mean", "scatter")}
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in _ARRAYS}
         return {**arrays, "seen": self.seen, "found": self.found, "mass": self.mass}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take it back from a `state_dict`."""
-        shapes = [tuple(state[name].shape) for name in ("waiting", "mean", "scatter")]
-        if shapes != [(shapes[0][0], NUMBERS), (NUMBERS,), (NUMBERS, NUMBERS)]:
+        shapes = [tuple(state[name].shape) for name in _ARRAYS]
+        own = (NUMBERS,), (NUMBERS, NUMBERS)
+        if any(len(shape) != 2 or shape[1] != NUMBERS for shape in shapes[:2]) or tuple(shapes[2:]) != own:
             raise BadState(f"the state holds signatures of shapes {shapes}, this method has {NUMBERS} numbers in each")
-        for name in ("waiting", "mean", "scatter"):
+        for name in _ARRAYS:
             setattr(self, name, state[name].cpu().numpy().copy())
         self.seen, self.found, self.mass = int(state["seen"]), int(state["found"]), float(state["mass"])
+
+
+_ARRAYS = ("waiting", "last", "mean", "scatter")

@@ -18,14 +18,12 @@ from resitta.training.image_signature import NUMBERS
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LOOK = 512
-"""How many images without a change of domain are looked at together."""
-EVERY = 256
-"""After how many images the look is repeated."""
+"""How many images without a change of domain are looked at together, after so many, twice as many, and so on."""
 TIGHT = 0.88
 """Groups count as real if what they leave unexplained is less than this share of what they leave of a normal cloud."""
 TOGETHER = 1.5
 """Groups are domains at once only if neighbours share theirs hardly more often than by chance."""
-ROUNDS, STARTS = 20, 3
+ROUNDS, STARTS = 12, 2
 
 
 def k_means(rows: Floats, k: int, seed: int = 0) -> tuple[Floats, Ints, float]:
@@ -84,7 +82,7 @@ class MixedDomains(nn.Module):
         self.groups = groups
         self.on = False
         self.latest: Floats = np.empty((0, NUMBERS))
-        self.since = 0
+        self.since, self.due = 0, LOOK
         self.register_buffer("centres", torch.zeros(groups, NUMBERS))
         self.register_buffer("scale", torch.ones(NUMBERS))
 
@@ -94,15 +92,15 @@ class MixedDomains(nn.Module):
             return False
         self.latest = np.concatenate((self.latest, signatures[np.isfinite(signatures).all(axis=1)]))[-LOOK:]
         self.since += len(signatures)
-        if len(self.latest) < LOOK or self.since < EVERY:
+        if self.since < self.due:
             return False
-        self.since, before = 0, self.on
+        self.due, before = 2 * self.due, self.on
         self._look()
         return self.on != before
 
     def restart(self) -> None:
         """Another domain has begun."""
-        self.on, self.since, self.latest = False, 0, np.empty((0, NUMBERS))
+        self.on, self.since, self.due, self.latest = False, 0, LOOK, np.empty((0, NUMBERS))
 
     def group_of(self, signatures: Tensor) -> Tensor:
         """The group of each image, from signatures on any device."""
@@ -121,10 +119,11 @@ class MixedDomains(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what is on the host, for `state_dict`."""
-        return {"latest": torch.from_numpy(self.latest.copy()), "since": self.since, "on": self.on}
+        return {"latest": torch.from_numpy(self.latest.copy()), "since": self.since, "due": self.due, "on": self.on}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take it back from a `state_dict`."""
         if state["latest"].shape[1:] != (NUMBERS,):
             raise BadState(f"the state holds signatures of shape {tuple(state['latest'].shape)}, expected N×{NUMBERS}")
-        self.latest, self.since, self.on = state["latest"].cpu().numpy().copy(), int(state["since"]), bool(state["on"])
+        self.latest, self.on = state["latest"].cpu().numpy().copy(), bool(state["on"])
+        self.since, self.due = int(state["since"]), int(state["due"])

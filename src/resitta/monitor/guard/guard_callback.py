@@ -152,6 +152,13 @@ class GuardCallback(Callback):
             state.history.keep(now)
         self._report(adapter, alarms, signs, len(images))
 
+    def known(self, adapter: AdapterLike, images: Tensor, logits: Tensor) -> Tensor | None:
+        """Which samples a label prior may learn from; None if all. It looks as the filter of the memory does."""
+        state = self._state
+        if state is None or not self.guard.screen:
+            return None
+        return ~state.judge(adapter.source.pixels(images), logits, state.unknown_rate, state.exposure)[0]
+
     def _alarms(self, adapter: AdapterLike, state: GuardState, signs: HealthSigns) -> Iterator[GuardFired]:
         """Compare the signs with their bounds; what has never learned cannot have collapsed."""
         guard, action = self.guard, self.guard.action

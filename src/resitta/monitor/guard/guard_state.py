@@ -122,14 +122,21 @@ class GuardState:
 
     def screen(self, images: Tensor, logits: Tensor) -> Tensor:
         """Set the logits of out-of-distribution samples to NaN, and of all samples while most are."""
-        bounds = {"max_entropy": self.guard.max_sample_entropy, "min_contrast": self.guard.min_contrast}
         pixels = self.pixels(images)
-        self.next_exposure, saturated = self.next_exposure.add(pixels, bound=self.guard.max_clipped)
-        alone = unknown(pixels, logits.detach(), **bounds) | saturated
-        weight = 1 - math.exp(-len(images) / RATE_SAMPLES)
-        self.next_rate = self.next_rate.to(logits.device).lerp(alone.float().mean(), weight)
-        self.unknown = alone | (self.next_rate > 0.5)
+        judged = self.judge(pixels, logits, self.next_rate, self.next_exposure)
+        self.unknown, self.next_rate, self.next_exposure = judged
         return logits.masked_fill(self.unknown[:, None], torch.nan)
+
+    def judge(
+        self, pixels: Tensor, logits: Tensor, rate: Tensor, exposure: Exposure
+    ) -> tuple[Tensor, Tensor, Exposure]:
+        """Which samples to keep out of what is learned, and the unknown rate and the exposure after them."""
+        bounds = {"max_entropy": self.guard.max_sample_entropy, "min_contrast": self.guard.min_contrast}
+        exposure, saturated = exposure.add(pixels, bound=self.guard.max_clipped)
+        alone = unknown(pixels, logits.detach(), **bounds) | saturated
+        weight = 1 - math.exp(-len(pixels) / RATE_SAMPLES)
+        rate = rate.to(logits.device).lerp(alone.float().mean(), weight)
+        return alone | (rate > 0.5), rate, exposure
 
     def signs(self, logits: Tensor, now: Snapshot | None) -> HealthSigns:
         """Add a step's predictions to the window and return all signs; samples not learned from do not count."""
