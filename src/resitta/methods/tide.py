@@ -14,7 +14,14 @@ from torch.nn import functional as F
 from resitta.memory.entrobank import IndexedEntroBank
 from resitta.memory.memory import Storage
 from resitta.method import Learner, Method, graphed, register
-from resitta.norm.incremental_bn import IncrementalBN, Observation, incremental_layers, measuring, observing, own_statistics
+from resitta.norm.incremental_bn import (
+    IncrementalBN,
+    Observation,
+    incremental_layers,
+    measuring,
+    observing,
+    own_statistics,
+)
 from resitta.settings import setting
 from resitta.training.change_points import Change, ChangePoints
 from resitta.training.domain_memory import DomainMemory
@@ -62,7 +69,7 @@ class Tide(Method):
         "temporal", doc="correct predictions by what the images before tell, where neighbours share a class"
     )
     strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count")
-    quota: float = setting(8.0, above=0, doc="as how many samples the images of one class count at most")
+    quota: float = setting(4.0, above=0, doc="as how many samples the images of one class count at most")
     change_bound: float | None = setting(
         2.2, above=0, doc="a domain begins where signatures move by this many standard deviations; none: never"
     )
@@ -155,9 +162,7 @@ class TideLearner(Learner):
         revise = self.mixed.on or self.seen < self.method.strength or diversity > self.method.diversity
         self.seen += len(images) - start
         self.updates += 1
-        for _ in self.bank.fill(
-            images, logits.where(kept[:, None], float("nan")), every=self.method.update_every
-        ):
+        for _ in self.bank.fill(images, logits.where(kept[:, None], float("nan")), every=self.method.update_every):
             self.update(diversity)
         return newer.where(kept[:, None], float("nan")) if revise else None
 
@@ -273,7 +278,12 @@ class TideLearner(Learner):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters for `state_dict`."""
-        return {**super().get_extra_state(), "seen": self.seen, "credit": self.credit, "latest": torch.from_numpy(self.latest.copy())}
+        return {
+            **super().get_extra_state(),
+            "seen": self.seen,
+            "credit": self.credit,
+            "latest": torch.from_numpy(self.latest.copy()),
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take them back from a `state_dict`."""

@@ -2,7 +2,7 @@
 
 Within a domain (one camera, one weather) the mean signature of a few dozen images in a row hardly moves, and it moves
 along the directions in which single images differ anyway. Distances are therefore measured in units of the covariance
-of single images (Mahalanobis), pooled over everything seen between changes.
+of single images (Mahalanobis): that of the domain at hand and, while it is new, of those before.
 """
 
 from dataclasses import dataclass
@@ -29,6 +29,8 @@ SURE = 64
 """From how many images on a domain has a mean that deviations are measured from: runs of a class move single blocks."""
 FIRST_GUESS, GUESSED = 0.04, 16.0
 """The variance that is assumed before anything is known, and how many images that counts for."""
+CARRIED = 64.0
+"""As how many images the covariance counts in the next domain: noise makes images more alike than fog does."""
 SHRINKAGE = 0.1
 """How much of the correlations between the numbers is not believed."""
 LEAST = 1e-4
@@ -50,8 +52,9 @@ class Change:
 class ChangePoints(nn.Module):
     """Finds where the images of a stream change to another domain.
 
-    The mean signatures of each `BLOCK` images, and of the last two blocks, are compared with that of the domain before. If the two are further from it than `bound` standard deviations of single images, or the one than `ALONE`
-    times that, another domain has begun.
+    The mean signatures of each `BLOCK` images, and of the last two blocks, are compared with that of the domain before.
+    If the two are further from it than `bound` standard deviations of single images, or the one than `ALONE` times that,
+    another domain has begun.
 
     >>> rng, changes = np.random.default_rng(0), ChangePoints(bound=2.4)
     >>> day, night = rng.normal(0, 0.2, (320, 9)), rng.normal(1, 0.2, (64, 9))
@@ -115,8 +118,14 @@ class ChangePoints(nn.Module):
         """Begin another domain, with the last block if that is its first."""
         self.found += 1
         self.seen, self.mean = 0, np.zeros(NUMBERS)
+        self._weigh(CARRIED)
         if not keep:
             self.last = np.empty((0, NUMBERS))
+
+    def _weigh(self, most: float) -> None:
+        """Let the covariance count as so many images at most."""
+        share = min(1.0, most / self.mass)
+        self.scatter, self.mass = share * self.scatter, share * self.mass
 
     def _take(self, block: Floats) -> None:
         """Add a block to the averages of the domain."""
@@ -127,8 +136,7 @@ class ChangePoints(nn.Module):
         self.seen = min(self.seen + len(block), HORIZON)
         self.mean = self.mean + (mean - self.mean) * len(block) / self.seen
         self.scatter, self.mass = self.scatter + deviations.T @ deviations, self.mass + len(block)
-        if self.mass > POOLED:
-            self.scatter, self.mass = self.scatter / 2, self.mass / 2
+        self._weigh(POOLED)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return what it remembers, for `state_dict`."""
