@@ -1,6 +1,7 @@
 """What every test and doctest may rely on, wherever the suite is started."""
 
 import faulthandler
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the real stderr for the watchdog; during a test it is captured."""
     with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         config.stash[STDERR] = os.dup(2)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the collected tests and modules out of garbage collections, which would take 0.2 s each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

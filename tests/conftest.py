@@ -1,7 +1,9 @@
 """What all tests share: small networks, the optional testbeds."""
 
+import copy
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,12 @@ def model() -> nn.Module:
 
 
 def small_network(classes: int = 5, seed: int = 0) -> nn.Module:
+    return copy.deepcopy(_small_network(classes, seed))
+
+
+@cache
+def _small_network(classes: int, seed: int) -> nn.Module:
+    """Made once: its statistics take 15 ms, and a thousand tests ask for it."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         head = nn.Linear(12, classes)

@@ -41,7 +41,8 @@ def test_ci_runs_the_second_command() -> None:
 def test_ci_runs_the_suite_with_sigint_ignored_and_uses_the_wheel() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert """(trap '' INT && bash -euo pipefail -c "$second_command")""" in script
-    assert script.rstrip().endswith(".ci/wheel")
+    assert '\n.ci/wheel >"$shown" 2>&1 &\nwheel=$!\n' in script
+    assert script.rstrip().endswith('\nwait "$wheel"')
 
 
 def test_it_has_at_most_700_words() -> None:

@@ -77,12 +77,12 @@ def test_a_client_cannot_teach_the_stream_of_another(client: httpx.Client, servi
     assert client.get("/stats").json()["adapter"]["label_prior"]["streams"] == 2
 
 
-@pytest.mark.parametrize("name", ["", "camera 3", "x" * 65, "käfer", "a/b"])
-def test_a_name_of_other_characters_or_too_long_is_refused(client: httpx.Client, name: str) -> None:
-    headers = [(b"Content-Type", b"application/x-npy"), (b"X-Stream", name.encode())]
-    response = client.post("/predict", content=array(colours(LEFT[:1]).numpy()), headers=headers)
-    assert response.status_code == 400
-    assert response.json()["error"].startswith("X-Stream must be 1 to 64 of the characters")
+def test_a_name_of_other_characters_or_too_long_is_refused(client: httpx.Client) -> None:
+    for name in ("", "camera 3", "x" * 65, "käfer", "a/b"):
+        headers = [(b"Content-Type", b"application/x-npy"), (b"X-Stream", name.encode())]
+        response = client.post("/predict", content=array(colours(LEFT[:1]).numpy()), headers=headers)
+        assert response.status_code == 400, name
+        assert response.json()["error"].startswith("X-Stream must be 1 to 64 of the characters"), name
 
 
 def test_a_reset_forgets_all_streams(client: httpx.Client) -> None:
