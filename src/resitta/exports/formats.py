@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -84,7 +85,9 @@ class Onnx(FileFormat):
     def open(self, data: bytes, source: Logits) -> Run:
         """Run it with onnxruntime on the CPU."""
         runtime = require("onnxruntime", "export")
-        session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1  # its threads spin while they wait, which a busy machine would feel
+        session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         return lambda images: torch.from_numpy(session.run([OUTPUT], {INPUT: images.numpy()})[0])
 
 
@@ -143,13 +146,23 @@ def find_format(path: Path, to: str | None) -> FileFormat:
 
 
 def captured(model: Logits, images: Tensor) -> "torch.export.ExportedProgram":
-    """Capture a model for batches of any size; control flow that depends on values is refused, not recorded."""
-    shapes = ({0: torch.export.Dim(BATCH)},)
+    """Capture a model for batches of any size; control flow that depends on values is refused, not recorded.
+
+    The lines of the model's code that torch notes in the program are removed: files go to other people.
+    """
+    capture = partial(torch.export.export, model, (images,), dynamic_shapes=({0: torch.export.Dim(BATCH)},))
     try:
-        return torch.export.export(model, (images,), dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # torch.export raises errors of many kinds
-        advice = "use 'checkpoint', which needs the model's code"
-        raise NotExportable(f"torch.export cannot capture this model: {reason_of(error)}; {advice}") from error
+        program = capture(strict=False)
+    except Exception:  # torch.export raises errors of many kinds
+        try:
+            program = capture(strict=True)  # reads the code itself: it knows len(images), for one
+        except Exception as error:
+            advice = "its code must take batches of any size and not branch on values; or export a 'checkpoint'"
+            raise NotExportable(f"torch.export cannot capture this model: {reason_of(error)}; {advice}") from error
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)
+    return program
 
 
 def reason_of(error: BaseException) -> str:
