@@ -99,6 +99,7 @@ def test_an_onnx_file_predicts_what_the_adapter_does(adapted: tuple[resitta.Adap
     agree_on_any_batch(adapter, images, lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0]))
 
 
+@pytest.mark.parametrize("adapted", ["batch_norm", "wrn16x1"], indirect=True, scope="module")
 def test_a_program_predicts_what_the_adapter_does(adapted: tuple[resitta.Adapter, Tensor], tmp_path: Path) -> None:
     adapter, images = adapted
     resitta.export(adapter, tmp_path / "adapted.pt2")
@@ -231,16 +232,14 @@ def test_formats_are_found_by_suffix_or_name() -> None:
 
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(resitta.errors.MissingExtra, match=r"onnxscript is not installed; run: pip install .*\[export\]"):
+    with pytest.raises(
+        resitta.errors.MissingExtra, match=r"onnxscript is not installed; run: pip install .*\[export\]"
+    ):
         Onnx().write(Logits(small_network(), None), IMAGES)
 
 
 def test_the_reason_is_that_of_the_first_error() -> None:
-    try:
-        try:
-            raise ValueError("no such axis.\nand much more")
-        except ValueError as error:
-            raise RuntimeError("step 1 of 3 failed") from error
-    except RuntimeError as error:
-        assert formats.reason_of(error) == "no such axis"
+    error = RuntimeError("step 1 of 3 failed")
+    error.__cause__ = ValueError("no such axis.\nand much more")
+    assert formats.reason_of(error) == "no such axis"
     assert formats.reason_of(KeyError()) == "KeyError"

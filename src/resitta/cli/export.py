@@ -69,8 +69,7 @@ def export(
     adapter = load(saved, model, checkpoint, model_options, method)
     side = size or _usual_side(model, adapter)
     made = write(adapter, path, to=kind, shape=None if side is None else (3, side, side))
-    counts = f"{adapter.stats.samples:,} samples and {adapter.stats.updates:,} updates"
-    say(f"{counts} of {adapter.method.name}, from {saved}")
+    say(f"{saved}: {adapter.method.name}, samples {adapter.stats.samples:,}, updates {adapter.stats.updates:,}")
     say(f"written: {made.path}, whose logits differ from PyTorch's by at most {made.difference:.2g}; {made.card}")
     if adapter.prior is not None:
         say(f"The label prior is not in it: {PRIOR_LEFT_OUT}.")
