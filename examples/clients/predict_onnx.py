@@ -16,7 +16,7 @@ def read(path: Path, side: tuple[int, int]) -> "np.ndarray[tuple[int, ...], np.d
     """The central part of a picture, scaled: floats in [0, 1], 3×H×W. If the card says so, normalise them here."""
     with Image.open(path) as picture:
         fitted = ImageOps.fit(picture.convert("RGB"), side)
-    return (np.asarray(fitted, np.float32) / 255).transpose(2, 0, 1)
+    return np.asarray(fitted, np.float32).transpose(2, 0, 1) / np.float32(255)
 
 
 def main() -> None:

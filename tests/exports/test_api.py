@@ -37,7 +37,8 @@ def run(path: Path, images: Tensor) -> Tensor:
 
 def paused(adapter: resitta.Adapter, images: Tensor) -> Tensor:
     with adapter.paused(), torch.no_grad():
-        return adapter(images)
+        logits: Tensor = adapter(images)
+    return logits
 
 
 def test_the_result_names_what_was_written(model: nn.Module, tmp_path: Path) -> None:

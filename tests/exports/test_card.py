@@ -1,3 +1,4 @@
+import torch
 from tests.conftest import stream
 from torch import nn
 
@@ -12,7 +13,7 @@ def card(adapter: resitta.Adapter) -> str:
 
 def test_it_says_what_was_learned_from_what(model: nn.Module) -> None:
     adapter = resitta.adapt(model, "resitta", nu_b=0.25, seed=7)
-    for batch in stream(300).split(64):
+    for batch in torch.split(stream(300), 64):
         adapter(batch)
     text = card(adapter)
     assert text.startswith("# a.onnx\n\nSequential, adapted to unlabeled images by ResiTTA (resitta).\n")

@@ -67,7 +67,7 @@ def adapted(request: pytest.FixtureRequest) -> tuple[resitta.Adapter, Tensor]:
     make, draw = NETWORKS[request.param]
     torch.manual_seed(0)
     adapter, images = resitta.adapt(make(), "resitta", nu_b=0.5), draw()
-    for batch in (0.5 * images).split(64):
+    for batch in torch.split(0.5 * images, 64):
         adapter(batch)
     assert adapter.stats.mean_drift > 0.05
     return adapter, images
@@ -75,7 +75,8 @@ def adapted(request: pytest.FixtureRequest) -> tuple[resitta.Adapter, Tensor]:
 
 def predictions(adapter: resitta.Adapter, images: Tensor) -> Tensor:
     with adapter.paused(), torch.no_grad():
-        return adapter(images)
+        logits: Tensor = adapter(images)
+    return logits
 
 
 def agree_on_any_batch(adapter: resitta.Adapter, images: Tensor, run: Callable[[Tensor], Tensor]) -> None:
@@ -207,7 +208,7 @@ def test_files_do_not_hold_the_lines_of_the_model() -> None:
 
 def test_a_checkpoint_holds_tied_tensors_under_each_name_and_refuses_objects() -> None:
     tied = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 4))
-    tied[2].weight = tied[1].weight  # type: ignore[union-attr]
+    tied[2].weight = tied[1].weight
     data = Checkpoint().write(Logits(tied, None), IMAGES)
     fresh = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 4))
     Checkpoint().open(data, Logits(fresh, None))
