@@ -288,7 +288,7 @@ LAYERS = (
     ("bench", "", "protocol, runner, records"),
     ("models", "data", "networks · streams"),
     ("conformance", "", "the suite for methods"),
-    ("fleets", "", "many streams on one model"),
+    ("exports", "fleets", "verified files · streams"),
     ("adapter", "", "adapt() and Adapter"),
     ("monitor", "checkpoint", "callbacks, guard · save, load"),
     ("methods", "runtime", "one file each · locks, threads"),

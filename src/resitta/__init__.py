@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
     from resitta.checkpoint.source_data import prepare
     from resitta.conformance import check_method
     from resitta.errors import ResittaError
+    from resitta.exports import Exported, export
     from resitta.fleets import Fleet, fleet
     from resitta.inputs.convert import images
     from resitta.inputs.video import video
@@ -39,6 +40,7 @@ __all__ = [
     "Autosave",
     "BankStats",
     "Callback",
+    "Exported",
     "Fleet",
     "Guard",
     "Learner",
@@ -55,6 +57,7 @@ __all__ = [
     "create",
     "errors",
     "events",
+    "export",
     "fleet",
     "guard",
     "images",
@@ -74,6 +77,7 @@ _HOMES = {
     "Autosave": "checkpoint.autosave",
     "BankStats": "monitor.stats",
     "Callback": "monitor.callbacks",
+    "Exported": "exports",
     "Fleet": "fleets",
     "Guard": "monitor.guard",
     "Learner": "method",
@@ -88,6 +92,7 @@ _HOMES = {
     "check_method": "conformance",
     "create": "method",
     "events": "monitor",
+    "export": "exports",
     "fleet": "fleets",
     "guard": "monitor",
     "images": "inputs.convert",

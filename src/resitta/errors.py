@@ -58,7 +58,7 @@ class Collapsed(ResittaError):
 
 
 class NotExportable(ResittaError):
-    """The method predicts in a way that no ordinary BatchNorm checkpoint can express."""
+    """The method predicts as no ordinary BatchNorm checkpoint can, or a file would not predict what the model does."""
 
 
 class StreamFailure(ResittaError, RuntimeError):

@@ -24,6 +24,7 @@ COMMANDS = [
     "report",
     "corrupt",
     "serve",
+    "export",
     "data",
     "data fetch",
 ]

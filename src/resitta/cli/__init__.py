@@ -39,7 +39,7 @@ def build() -> Any:
     cyclopts = require("cyclopts", "cli")
     require("rich", "cli")
     import resitta  # noqa: PLC0415  (inside of `main`, which handles Ctrl-C)
-    from resitta.cli import bench, data, library, recommend, serve, source  # noqa: PLC0415
+    from resitta.cli import bench, data, export, library, recommend, serve, source  # noqa: PLC0415
 
     app = cyclopts.App(
         name="resitta",
@@ -48,7 +48,7 @@ def build() -> Any:
         suppress_keyboard_interrupt=False,  # `main` says how to continue
     )
     commands: list[Any] = [library.demo, library.methods, recommend.recommend, library.check, library.models]
-    commands += [source.prepare]
+    commands += [source.prepare, export.export]
     commands += [bench.bench, bench.reproduce, bench.report, data.corrupt, serve.serve]
     fetching = cyclopts.App(name="data", help="Download the public corrupted data sets.")
     fetching.command(data.fetch)

@@ -107,6 +107,6 @@ class VisionTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return N×classes logits, from the class token."""
         patches = self.patch_embed(self.normalise(x))
-        tokens = torch.cat((self.cls_token.expand(len(x), -1, -1), patches), dim=1) + self.pos_embed
+        tokens = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), patches), dim=1) + self.pos_embed
         logits: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
         return logits

@@ -298,7 +298,7 @@ def _per_channel(normalized: Normalized) -> tuple[Tensor, Tensor]:
 
 def _logits(answer: Any, output: Output, n: int) -> Tensor:
     """Select the logits from what the model returned and insist on N×C."""
-    picked = _pick(answer, output)
+    picked = pick(answer, output)
     if not isinstance(picked, Tensor):
         raise BadOutput(f"the model returned {_describe(picked)}, not logits; select them with output=")
     if picked.ndim != 2 or picked.shape[0] != n or picked.shape[1] < 2 or not picked.is_floating_point():
@@ -309,7 +309,12 @@ def _logits(answer: Any, output: Output, n: int) -> Tensor:
     return picked
 
 
-def _pick(answer: Any, output: Output) -> Any:
+def pick(answer: Any, output: Output) -> Any:
+    """Select from what a model returned what `output` names: a key, an attribute, an index or a function.
+
+    >>> pick({"logits": 3, "features": 4}, "logits")
+    3
+    """
     if output is None:
         return answer
     try:
