@@ -71,7 +71,7 @@ class Tide(Method):
     strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count")
     quota: float = setting(4.0, above=0, doc="as how many samples the images of one class count at most")
     change_bound: float | None = setting(
-        2.2, above=0, doc="a domain begins where signatures move by this many standard deviations; none: never"
+        2.4, above=0, doc="a domain begins where signatures move by this many standard deviations; none: never"
     )
     domains: int = setting(16, at_least=1, doc="how many domains are remembered")
     recall_bound: float = setting(1.0, at_least=0, doc="how near the signature of a remembered domain must be")

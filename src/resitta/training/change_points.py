@@ -19,6 +19,8 @@ from resitta.training.image_signature import NUMBERS
 Floats = NDArray[np.float64]
 BLOCK = 16
 """Images are judged in blocks of this many, alone and together with the block before."""
+FEWEST = 4
+"""How many of them belong to the new domain at least."""
 ALONE = 1.4
 """A block alone must be this many times as far away as two in a row."""
 HORIZON = 2048
@@ -53,8 +55,8 @@ class ChangePoints(nn.Module):
     """Finds where the images of a stream change to another domain.
 
     The mean signatures of each `BLOCK` images, and of the last two blocks, are compared with that of the domain before.
-    If the two are further from it than `bound` standard deviations of single images, or the one than `ALONE` times that,
-    another domain has begun.
+    If the two are further from it than `bound` standard deviations of single images, or the one than `ALONE` times
+    that, another domain has begun.
 
     >>> rng, changes = np.random.default_rng(0), ChangePoints(bound=2.4)
     >>> day, night = rng.normal(0, 0.2, (320, 9)), rng.normal(1, 0.2, (64, 9))
@@ -83,11 +85,13 @@ class ChangePoints(nn.Module):
         self.waiting = rows[whole:].copy()
         change = None
         for start in range(0, whole, BLOCK):
-            block, left, lasted = rows[start : start + BLOCK], self.mean, self.seen
-            ago = self._blocks_since(block)
-            if ago:
-                change = Change(start - waited - (ago - 1) * BLOCK, left, lasted)
-                self._begin(keep=ago - 1)
+            block = rows[start : start + BLOCK]
+            if self._has_changed(block):
+                both = np.concatenate((self.last, block))
+                first = self._first_of(both)
+                change = Change(start - waited - len(self.last) + first, self.mean, self.seen)
+                self._begin()
+                block = both[first:]
             self._take(self.last)
             self.last = block.copy()
         return change
@@ -98,29 +102,37 @@ class ChangePoints(nn.Module):
         >>> ChangePoints(bound=2.0).distance(np.zeros(9), np.eye(9)[0]) == 1 / FIRST_GUESS**0.5
         True
         """
-        covariance = self.scatter / self.mass
-        diagonal = np.diag(np.maximum(np.diag(covariance), LEAST))
-        covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * diagonal
-        np.fill_diagonal(covariance, np.diag(diagonal))
         apart = one - other
-        return float(np.sqrt(max(0.0, apart @ np.linalg.solve(covariance, apart))))
+        return float(np.sqrt(max(0.0, apart @ np.linalg.solve(self._covariance(), apart))))
 
-    def _blocks_since(self, block: Floats) -> int:
-        """How many blocks ago, this one included, a domain has begun: 1, 2, or 0 if none has."""
+    def _covariance(self) -> Floats:
+        """That of single images, with weaker correlations and bounded variances."""
+        covariance = self.scatter / self.mass
+        shrunk: Floats = (1 - SHRINKAGE) * covariance
+        np.fill_diagonal(shrunk, np.maximum(np.diag(covariance), LEAST))
+        return shrunk
+
+    def _has_changed(self, block: Floats) -> bool:
+        """Whether a block, or it and the one before, belong to another domain."""
         if not self.seen:
-            return 0
+            return False
         mean = block.mean(axis=0)
-        if self.distance(mean, self.mean) > ALONE * self.bound:
-            return 1
-        return 2 if self.distance((mean + self.last.mean(axis=0)) / 2, self.mean) > self.bound else 0
+        both = (mean + self.last.mean(axis=0)) / 2
+        return self.distance(mean, self.mean) > ALONE * self.bound or self.distance(both, self.mean) > self.bound
 
-    def _begin(self, *, keep: int) -> None:
-        """Begin another domain, with the last block if that is its first."""
+    def _first_of(self, rows: Floats) -> int:
+        """The first image of another domain: those before it fit the last domain, the others their own mean."""
+        white = np.linalg.solve(np.linalg.cholesky(self._covariance()), (rows - self.mean).T).T
+        before = np.square(white).sum(axis=1).cumsum()
+        later = [np.square(white[k:] - white[k:].mean(axis=0)).sum() for k in range(len(rows) - FEWEST + 1)]
+        return int(np.argmin(np.concatenate(([0.0], before[: len(later) - 1])) + later))
+
+    def _begin(self) -> None:
+        """Begin another domain."""
         self.found += 1
         self.seen, self.mean = 0, np.zeros(NUMBERS)
+        self.last = np.empty((0, NUMBERS))
         self._weigh(CARRIED)
-        if not keep:
-            self.last = np.empty((0, NUMBERS))
 
     def _weigh(self, most: float) -> None:
         """Let the covariance count as so many images at most."""
