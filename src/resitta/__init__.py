@@ -23,7 +23,7 @@ if typing.TYPE_CHECKING:
     from resitta.inputs.video import video
     from resitta.memory.memory import Memory
     from resitta.method import Learner, Method, create, list_methods, register
-    from resitta.monitor import events, guard
+    from resitta.monitor import events, guard, trackers
     from resitta.monitor.callbacks import Callback
     from resitta.monitor.guard import Guard
     from resitta.monitor.stats import BankStats, Stats
@@ -65,6 +65,7 @@ __all__ = [
     "recover",
     "register",
     "setting",
+    "trackers",
     "video",
 ]
 
@@ -97,6 +98,7 @@ _HOMES = {
     "recover": "adapter",
     "register": "method",
     "setting": "settings",
+    "trackers": "monitor",
     "video": "inputs.video",
 }
 
