@@ -114,7 +114,11 @@ REFUSED: dict[str, tuple[Any, bytes, str]] = {
     "fractions as bytes": ({"inputs": [tensor(IMAGE, datatype="UINT8")]}, b"", "whole numbers from 0 to 255"),
     "256 as a byte": ({"inputs": [tensor(IMAGE, datatype="UINT8", data=[256] * 12)]}, b"", "from 0 to 255"),
     "no numbers at all": ({"inputs": [tensor(IMAGE, datatype="UINT8", data=[])]}, b"", "from 0 to 255"),
-    "both forms": ({"inputs": [tensor(IMAGE, parameters={"binary_data_size": 48})]}, IMAGE.tobytes(), "either data in the JSON or"),
+    "both forms": (
+        {"inputs": [tensor(IMAGE, parameters={"binary_data_size": 48})]},
+        IMAGE.tobytes(),
+        "either data in the JSON or",
+    ),
     "neither form": ({"inputs": [without_data(parameters={})]}, b"", "either data in the JSON or"),
     "bytes too many": ({"inputs": [without_data()]}, IMAGE.tobytes() + b"x", "49 bytes follow"),
     "bytes not declared": ({"inputs": [tensor(IMAGE)]}, b"x", "1 bytes follow"),
