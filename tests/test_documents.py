@@ -129,10 +129,14 @@ def test_no_document_installs_from_an_index_that_lacks_the_package(path: Path) -
     assert not re.search(r'pip install "?resitta(?:\[[^]]*\])?(?!\[| @)', path.read_text(encoding="utf-8"))
 
 
+PAGES_OF = {"bench": "bench.run", **{name: f"monitor.{name}" for name in ("events", "guard", "trackers")}}
+"""What the reference shows of public modules."""
+
+
 def test_the_reference_has_every_public_name() -> None:
     text = "\n".join(path.read_text("utf-8") for path in (DOCS / "api").glob("*.md"))
     for name in resitta.__all__:
-        module = {"events": "monitor.events", "guard": "monitor.guard", "bench": "bench.run"}.get(name, name)
+        module = PAGES_OF.get(name, name)
         assert f"::: resitta.{module}" in text or f"`resitta.{name}`" in text or name == "ResittaError", name
 
 

@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
     from resitta.inputs.video import video
     from resitta.memory.memory import Memory
     from resitta.method import Learner, Method, create, list_methods, register
-    from resitta.monitor import events, guard
+    from resitta.monitor import events, guard, trackers
     from resitta.monitor.callbacks import Callback
     from resitta.monitor.guard import Guard
     from resitta.monitor.stats import BankStats, Stats
@@ -68,6 +68,7 @@ __all__ = [
     "recover",
     "register",
     "setting",
+    "trackers",
     "video",
 ]
 
@@ -102,6 +103,7 @@ _HOMES = {
     "recover": "adapter",
     "register": "method",
     "setting": "settings",
+    "trackers": "monitor",
     "video": "inputs.video",
 }
 

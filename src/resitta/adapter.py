@@ -108,13 +108,14 @@ def adapt(
     return Adapter(model, create(method, preset=preset, **settings), **options)
 
 
-def load(model: nn.Module, path: store.StatePath, **functions: Callable[..., Any]) -> "Adapter":
+def load(model: nn.Module, path: store.StatePath, **functions: Any) -> "Adapter":
     """Make an adapter from a file that `adapter.save` wrote; it continues bit for bit where that one stopped.
 
     Args:
         model: the same source model, with the same weights, as the saved adapter's; it is not in the file.
         path: the file.
-        functions: what a file cannot hold, by name, if the adapter had it: `strong_view=...`, `output=...`.
+        functions: what a file cannot hold, by name, if the adapter had it: `strong_view=...`, `output=...`, a detector
+            as `reset_on_shift=...`.
 
     Raises:
         BadState: the file is missing, damaged, of a newer format, or belongs to another model.
@@ -133,7 +134,7 @@ def load(model: nn.Module, path: store.StatePath, **functions: Callable[..., Any
     return store.read_adapter(path, functions, lambda method, **options: Adapter(model, method, **options))
 
 
-def recover(model: nn.Module, folder: store.StatePath, **functions: Callable[..., Any]) -> "Adapter":
+def recover(model: nn.Module, folder: store.StatePath, **functions: Any) -> "Adapter":
     """Continue from the newest intact file of an `Autosave`; see `load` for the arguments and errors.
 
     >>> recover(nn.Linear(2, 2), "no/such/folder")

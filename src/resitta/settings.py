@@ -53,7 +53,13 @@ def _type_trouble(value: object, hint: Any) -> str | None:
 
 
 def _fits(value: object, hint: Any) -> tuple[bool, str]:
-    """Whether a value has a plain type, and that type in words; others are instances of a class, or functions."""
+    """Whether a value has a plain type, and that type in words; others are instances of a class, or functions.
+
+    Of a protocol that can be checked, an object has all members.
+    """
+    if getattr(hint, "_is_runtime_protocol", False):
+        members = sorted(name for name in vars(hint) if not name.startswith("_"))
+        return isinstance(value, hint) and not isinstance(value, type), f"an object with {' and '.join(members)}"
     a_bool = isinstance(value, bool)
     plain = {
         bool: (a_bool, "True or False"),

@@ -107,12 +107,16 @@ def test_functions_are_passed_again(model: nn.Module, images: Images, tmp_path: 
     adapter.save(tmp_path / "x")
     other = resitta.load(wrapped, tmp_path / "x", strong_view=identity, output=logits_of)
     assert torch.equal(other(images(150, seed=2)), adapter(images(150, seed=2)))
-    with pytest.raises(BadState, match=r"with a function as strong_view; pass it again: .*strong_view=\.\.\."):
+    with pytest.raises(
+        BadState, match=r"with a function or a detector as strong_view; pass it again: .*strong_view=\.\.\."
+    ):
         resitta.load(wrapped, tmp_path / "x", output=logits_of)
-    with pytest.raises(BadState, match="a function as output"):
+    with pytest.raises(BadState, match="a function or a detector as output"):
         resitta.load(wrapped, tmp_path / "x", strong_view=identity)
-    with pytest.raises(BadState, match=r"lr does not belong .*only functions are passed again \(strong_view, output\)"):
-        resitta.load(wrapped, tmp_path / "x", strong_view=identity, output=logits_of, lr=1)  # type: ignore[arg-type]
+    with pytest.raises(
+        BadState, match=r"lr does not belong .*only functions and detectors are passed again \(strong_view, output\)"
+    ):
+        resitta.load(wrapped, tmp_path / "x", strong_view=identity, output=logits_of, lr=1)
 
 
 def test_a_key_for_the_output_is_in_the_file(model: nn.Module, images: Images, tmp_path: Path) -> None:

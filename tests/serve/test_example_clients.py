@@ -47,3 +47,9 @@ def test_a_video_is_sent_frame_by_frame(url: str, service: Service, tmp_path: Pa
     lines = run("video.py", str(tmp_path / "film.mp4"), "--url", url, "--every", "2").splitlines()
     assert lines[-1].startswith("frame 20: ")
     assert len(lines) == service.predicted == 11
+
+
+@pytest.mark.slow
+def test_a_deployment_on_ray_serve_adapts() -> None:
+    pytest.importorskip("ray.serve")
+    assert "256 answers; 256 samples, " in run("../serving/ray_serve.py", "--try")

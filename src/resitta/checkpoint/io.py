@@ -15,6 +15,7 @@ from resitta.checkpoint.values import check_values
 from resitta.errors import BadState, UnsuitableModel
 from resitta.method import COMMON, AdapterLike, create, get_method, list_methods
 from resitta.monitor.guard import Guard, load_guard
+from resitta.training.drift_detector import DriftDetector
 from resitta.training.source_statistics import SourceStatistics
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, 
 StatePath = str | os.PathLike[str]
 OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
 """The options that are saved as they are."""
+CODE = "a function or a detector"
+"""What a file names, but cannot hold."""
 KEPT = ("seed", "precision", "non_finite", "guard")
 """The options that an adapter keeps when it restores the file of another."""
 
@@ -106,7 +109,7 @@ def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
 
 
 def describe(adapter: AdapterLike) -> dict[str, Any]:
-    """Describe what a state belongs to. Functions are stored by name only."""
+    """Describe what a state belongs to. Functions and detectors are stored by name only."""
     import resitta  # noqa: PLC0415  (the version lives in the package itself)
 
     settings = settings_of(adapter.method)
@@ -118,7 +121,7 @@ def describe(adapter: AdapterLike) -> dict[str, Any]:
         "settings": _without_functions(settings),
         "options": {**_without_functions(options), "normalized": _normalized(adapter)},
         "guard": None if adapter.guard is None else dataclasses.asdict(adapter.guard.guard),
-        "functions": [name for name, value in {**settings, **options}.items() if callable(value)],
+        "functions": [name for name, value in {**settings, **options}.items() if _is_code(value)],
         "model": {"structure": adapter.fingerprint.structure, "content": adapter.fingerprint.content},
     }
 
@@ -202,8 +205,13 @@ def _in_short(value: Any, other: Any) -> str:
     return ", ".join(word for word in words if word not in others)
 
 
+def _is_code(value: object) -> bool:
+    """Whether a value is `CODE`."""
+    return callable(value) or isinstance(value, DriftDetector)
+
+
 def _without_functions(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if not callable(value)}
+    return {name: value for name, value in values.items() if not _is_code(value)}
 
 
 def _normalized(adapter: AdapterLike) -> tuple[list[float], list[float]] | None:
@@ -213,11 +221,15 @@ def _normalized(adapter: AdapterLike) -> tuple[list[float], list[float]] | None:
 
 def _check_functions(needed: list[str], given: dict[str, Any], path: StatePath) -> None:
     for name in needed:
-        if not callable(given.get(name)):
-            raise BadState(f"{path} was saved with a function as {name}; pass it again: load(model, path, {name}=...)")
+        if not _is_code(given.get(name)):
+            raise BadState(f"{path} was saved with {CODE} as {name}; pass it again: load(model, path, {name}=...)")
     for name in given:
         if name not in needed:
-            known = f"only functions are passed again ({', '.join(needed)})" if needed else "it needs no functions"
+            known = (
+                f"only functions and detectors are passed again ({', '.join(needed)})"
+                if needed
+                else "it needs no functions"
+            )
             raise BadState(f"{name} does not belong to {path}: {known}, all else is in the file; leave it out")
 
 

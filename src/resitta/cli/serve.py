@@ -39,6 +39,7 @@ def serve(
     port: int = 8000,
     allow_host: Words = (),
     token_file: Path | None = None,
+    model_name: str = "resitta",
     device: str = "cpu",
     threads: int | None = None,
     seed: int = 0,
@@ -91,6 +92,8 @@ def serve(
         other addresses all are, unless some are given.
     token_file
         A file with the token for the controls.
+    model_name
+        The model's name in the Open Inference Protocol: /v2/models/NAME/infer.
     device
         cpu, cuda, cuda:1, ...
     threads

@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from resitta.method import COMMON, Method
+from resitta.training.drift_detector import DriftDetector
 from resitta.training.source_statistics import SourceStatistics
 
 NEEDS = {
@@ -19,6 +20,7 @@ NEEDS = {
 WORDS: dict[Any, str] = {
     **{float: "number", int: "whole number", bool: "true or false", str: "text", type(None): "none"},
     **{Iterable: "batches of images", os.PathLike: "path", SourceStatistics: "statistics"},
+    DriftDetector: "drift detector",
 }
 
 

@@ -16,7 +16,7 @@ from resitta.norm.bn_layers import AdaptiveBN, BatchNorm, BatchStatisticsBN
 from resitta.norm.resibn import ResiBN, align, return_to_source
 from resitta.norm.robust_bn import RobustBN
 from resitta.settings import setting
-from resitta.training.domain_shift import DomainShiftDetector
+from resitta.training.drift_detector import DriftDetector, shift_of
 from resitta.training.network import Network, Trained
 from resitta.training.self_training import SelfTraining, seeded_view
 from resitta.training.strong_view import View
@@ -38,7 +38,8 @@ class ResiTTA(Method):
     streams. `intransigent`: the teacher keeps the source's parameters, though not its statistics, and the student
     predicts (arXiv 2609.02507); for long streams, too. `reset_on_shift` clears the bank and resets the statistics to
     the source when the images shift by this many standard deviations, for streams with abrupt domain shifts; 2 is a
-    good value (see `DomainShiftDetector`).
+    good value (see `DomainShiftDetector`). It also takes a detector with `update(value)` and `drift_detected`, such as
+    `river.drift.ADWIN()`, which gets the sharpness of each image (see `SharpnessShift`).
 
     For less memory, with the same results: `micro_batch` trains on this many samples of the bank at a time,
     `bank_device="cpu"` keeps the bank's images on the host, `bank_bytes` keeps them as bytes.
@@ -77,8 +78,10 @@ class ResiTTA(Method):
     anchor: float = setting(
         0.0, at_least=0, at_most=1, doc="pulls the student toward the source weights by this factor after each step"
     )
-    reset_on_shift: float | None = setting(
-        None, above=0, doc="reset bank and statistics when the images shift by this many standard deviations"
+    reset_on_shift: float | DriftDetector | None = setting(
+        None,
+        above=0,
+        doc="reset bank and statistics when the images shift by this many standard deviations, or a detector says so",
     )
     intransigent: bool = setting(False, doc="the teacher keeps the source's parameters, and the student predicts")
     micro_batch: int | None = setting(None, at_least=1, doc="train on this many samples at a time: less memory")
@@ -132,7 +135,7 @@ class ResiTTALearner(Learner):
             anchor=method.anchor,
             intransigent=method.intransigent,
         )
-        self.shift = None if method.reset_on_shift is None else DomainShiftDetector(method.reset_on_shift)
+        self.shift = shift_of(method.reset_on_shift)
         self.bank = IndexedEntroBank(
             method.capacity,
             storage=Storage(network, place=method.bank_device, as_bytes=method.bank_bytes),

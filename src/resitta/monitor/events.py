@@ -8,7 +8,8 @@
 >>> _ = adapter(torch.rand(64, 3, 8, 8))
 1 64 1.0
 
-`TensorBoard(folder)` and `Prometheus()` are ready-made callbacks; each needs the extra of its name.
+`TensorBoard(folder)` and `Prometheus()` are ready-made callbacks; each needs the extra of its name. Experiment trackers
+are in `resitta.trackers`.
 """
 
 import logging
@@ -172,6 +173,25 @@ class Prometheus:
         return lines.decode()
 
 
+def numbers_of(event: Event) -> dict[str, float]:
+    """Return what an event says in numbers: a point of each curve, by name.
+
+    >>> numbers_of(LabelPriorSwitched(samples=64, on=True))
+    {'resitta/label_prior': 1.0}
+    """
+    match event:
+        case Updated():
+            found = {f"resitta/{name}": getattr(event, name) for name in ("entropy", "drift", "turnover")}
+            return {name: value for name, value in found.items() if value is not None}
+        case GuardFired():
+            return {f"resitta/guard/{event.reason}": event.value}
+        case GuardEnded():
+            return {f"resitta/guard/{event.reason}/found": event.found}
+        case LabelPriorSwitched():
+            return {"resitta/label_prior": float(event.on)}
+    return {}
+
+
 class TensorBoard:
     """Events as curves over the number of samples, written to a folder. Needs the extra `tensorboard`.
 
@@ -184,12 +204,9 @@ class TensorBoard:
 
     def __call__(self, event: Event) -> None:
         """Write one event."""
-        if isinstance(event, Updated):
-            for name in ("entropy", "drift", "turnover"):
-                if (value := getattr(event, name)) is not None:
-                    self.writer.add_scalar(f"resitta/{name}", value, event.samples)
+        for name, value in numbers_of(event).items():
+            self.writer.add_scalar(name, value, event.samples)
         if isinstance(event, GuardFired):
-            self.writer.add_scalar(f"resitta/guard/{event.reason}", event.value, event.samples)
             self.writer.add_text("resitta/guard", f"{event.reason} {event.value:.4g}: {event.action}", event.samples)
         if isinstance(event, GuardEnded):
             text = f"{event.reason} has ended: found {event.found} times in {event.lasted} samples"

@@ -17,6 +17,7 @@ from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_admin import AdminRoutes
 from resitta.serve.routes_predict import PredictRoutes
+from resitta.serve.routes_v2 import V2Routes
 from resitta.serve.security import AllowedHosts, check_site, require_token
 from resitta.serve.service import Service
 from resitta.serve.settings import Resize
@@ -43,11 +44,17 @@ LINGER_BYTES, LINGER_SECONDS = 32 * 2**20, 2.0
 
 
 def create_app(
-    service: Service, *, token: str, resize: Resize = "crop", names: Collection[str] | None = None
+    service: Service,
+    *,
+    token: str,
+    resize: Resize = "crop",
+    names: Collection[str] | None = None,
+    model_name: str = "resitta",
 ) -> FastAPI:
     """Create the application around a service, which it starts and closes.
 
     `token` protects the routes of `AdminRoutes`. `names` are the host names it answers to; None means any.
+    `model_name` is the model's name in the Open Inference Protocol.
     """
 
     @asynccontextmanager
@@ -68,6 +75,7 @@ def create_app(
     predict = PredictRoutes(service, resize)
     app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
+    app.include_router(V2Routes(predict, model_name).routes())
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     for path, (package, file, kind) in PAGES.items():
         content = files(package).joinpath(file).read_bytes()

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 
 from resitta.serve.http_errors import Refused
-from resitta.serve.images import Decoder, TooMuchWork, payloads
+from resitta.serve.images import Decoder, TooMuchWork, media_type, payloads
+from resitta.serve.tensors import TENSORS, read_request
 
 REQUEST = struct.Struct("<HQ")
 """The bytes of the content type and of the body, which follow."""
 REPLY = struct.Struct("<HIQ")
-"""An HTTP status, the number of images, and the length of what follows: the images if decoded, else a sentence."""
+"""An HTTP status, the number of images, and the length of what follows: the images if decoded, and what else
+the request wants; or a sentence."""
 OK, FLOATS, ELSEWHERE = 200, 201, 300
 """Decoded to uint8; decoded to float32; too much work for this lane, use the other one."""
 
@@ -85,7 +87,8 @@ def _read(parent: socket.socket, size: int) -> bytearray:
 
 def _reply(decoder: Decoder, kind: str, body: bytes) -> bytes:
     try:
-        images = decoder(payloads(kind, body, decoder.max_images))
+        files, rest = _read_body(kind, body, decoder.max_images)
+        images = decoder(files)
     except TooMuchWork:
         return REPLY.pack(ELSEWHERE, 0, 0)
     except Refused as error:
@@ -96,7 +99,15 @@ def _reply(decoder: Decoder, kind: str, body: bytes) -> bytes:
         traceback.print_exc()
         return _refusal(500, f"the decoder failed ({type(error).__name__}); see its log")
     status = OK if images.dtype == np.uint8 else FLOATS
-    return REPLY.pack(status, len(images), images.nbytes) + images.tobytes()
+    return REPLY.pack(status, len(images), images.nbytes + len(rest)) + images.tobytes() + rest
+
+
+def _read_body(kind: str, body: bytes, most: int) -> tuple[list[bytes], bytes]:
+    """Return the files in a body, and of a request for tensors what it wants, as JSON."""
+    if media_type(kind) != TENSORS:
+        return payloads(kind, body, most), b""
+    files, wanted = read_request(int(kind.rpartition("=")[2]), body, most)
+    return files, json.dumps(wanted).encode()
 
 
 def _refusal(status: int, sentence: str) -> bytes:

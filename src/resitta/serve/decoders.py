@@ -29,6 +29,7 @@ from resitta.serve.http_errors import Refused
 from resitta.serve.images import RAW, Decoder, TooMuchWork, media_type
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.settings import Limits, Resize
+from resitta.serve.tensors import TENSORS, Wanted
 
 PLAIN_BODY, PLAIN_WORK = 2**17, 2**18
 """Bytes and pixels of a simple file that is decoded in this process, in a few milliseconds; 500×375 is less."""
@@ -95,6 +96,19 @@ class Decoders:
             loop = asyncio.get_running_loop()
             if (images := await loop.run_in_executor(self.threads, self._decode_plain, bytes(body))) is not None:
                 return images
+        return (await self._decode_elsewhere(kind, body, client, gone))[0]
+
+    async def decode_tensors(
+        self, length: int, body: bytearray, *, client: str, gone: Gone | None = None
+    ) -> tuple[Tensor, Wanted]:
+        """Return the images of a request for tensors, as `decode` does, and what it wants; `length` is its JSON's."""
+        images, rest = await self._decode_elsewhere(f"{TENSORS}; json={length}", body, client, gone)
+        return images, json.loads(rest)
+
+    async def _decode_elsewhere(
+        self, kind: str, body: bytearray, client: str, gone: Gone | None
+    ) -> tuple[Tensor, bytearray]:
+        """Decode in a worker; return the images, and what else it replied."""
         status, count, found = ELSEWHERE, 0, bytearray()
         if len(body) <= SMALL_BODY:
             status, count, found = await self.small.ask(kind, body, client)
@@ -102,8 +116,9 @@ class Decoders:
             status, count, found = await self.large.ask(kind, body, client, gone)
         if status not in (OK, FLOATS):
             raise Refused(status, found.decode())
-        images = torch.frombuffer(found, dtype=torch.uint8 if status == OK else torch.float32)
-        return images.view(count, 3, self.size, self.size)
+        values = count * 3 * self.size * self.size
+        images = torch.frombuffer(found, dtype=torch.uint8 if status == OK else torch.float32, count=values)
+        return images.view(count, 3, self.size, self.size), found[images.nbytes :]
 
     def _decode_plain(self, raw: bytes) -> Tensor | None:
         """Decode a file if it is small and of simple structure: a thread cannot be killed."""

@@ -88,6 +88,7 @@ def serve(
     port: int = 8000,
     allow_host: Sequence[str] = (),
     token_file: Path | None = None,
+    model_name: str = "resitta",
     threads: int | None = None,
     limits: Limits | None = None,
     readers: int | None = None,
@@ -112,7 +113,7 @@ def serve(
             service = ray_service(make, readers=readers, address=address, **options)
         _announce(service, on.getsockname(), token if given is None else None, state)
         names = allowed_names(on.getsockname()[0], host, allow_host)
-        run(create_app(service, token=token, resize=resize, names=names), on)
+        run(create_app(service, token=token, resize=resize, names=names, model_name=model_name), on)
 
 
 def _refuse_untrained(

@@ -66,10 +66,16 @@ class BodyBudget:
 
 async def read_body(request: Request, limits: Limits, take: Take) -> tuple[str, bytearray]:
     """Return the content type and the body of a request; `take` counts the bytes as they arrive."""
-    content_type, length = request.headers.get("content-type", ""), request.headers.get("content-length", "0")
+    content_type = request.headers.get("content-type", "")
     if media_type(content_type) not in (*RAW, JSON, MULTIPART):
         known = ", ".join((*RAW, MULTIPART, JSON))
         raise Refused(415, f"Content-Type must be one of {known}, found {content_type[:60]!r}", close=True)
+    return content_type, await read_bytes(request, limits, take)
+
+
+async def read_bytes(request: Request, limits: Limits, take: Take) -> bytearray:
+    """Return the body of a request; `take` counts the bytes as they arrive."""
+    length = request.headers.get("content-length", "0")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "send the body without a Content-Encoding; images are compressed already", close=True)
     if not length.isdecimal() or int(length) > limits.max_body:
@@ -87,7 +93,7 @@ async def read_body(request: Request, limits: Limits, take: Take) -> tuple[str, 
     except TimeoutError:
         sentence = f"the body did not arrive within {limits.body_timeout:g} s; send fewer images at once"
         raise Refused(408, sentence, close=True) from None
-    return content_type, body
+    return body
 
 
 def _too_long(limits: Limits) -> Refused:

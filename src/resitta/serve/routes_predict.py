@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -68,14 +69,17 @@ class PredictRoutes:
                 kind, body = await read_body(request, self.limits, take)
                 decoded = await self.decoders.decode(kind, body, client=client, gone=request.is_disconnected)
                 del body
-            images = await _call(to_floats, decoded, inline=decoded.numel() <= INLINE_INPUTS)
+            images = await call(to_floats, decoded, inline=decoded.numel() <= INLINE_INPUTS)
             answer = await asyncio.wrap_future(self.service.submit(images, client, stream))
             inline = answer.logits.numel() <= INLINE_LOGITS
-            response, labels, confidences, entropies = await _call(self._response, answer, inline=inline)
-        seconds = time.perf_counter() - start
-        self.history.add(labels, confidences, entropies, latency=seconds)
-        self.metrics.observe(seconds, entropies.tolist())
+            response, scores = await call(self._response, answer, inline=inline)
+        self.observe(time.perf_counter() - start, scores)
         return response
+
+    def observe(self, seconds: float, scores: "Scores") -> None:
+        """Record an answer in the history and the metrics."""
+        self.history.add(scores.labels, scores.confidences, scores.entropies, latency=seconds)
+        self.metrics.observe(seconds, scores.entropies.tolist())
 
     async def health(self) -> dict[str, str]:
         """Report that the process runs."""
@@ -104,20 +108,36 @@ class PredictRoutes:
         """Report the metrics in Prometheus' text format."""
         return Response(self.metrics.page(), media_type="text/plain; version=0.0.4")
 
-    def _response(self, answer: Answer) -> tuple[Response, NDArray[np.int64], Floats, Floats]:
-        """Turn logits into a response; return its labels, confidences and entropies as well."""
-        logits, names = answer.logits.double(), self.service.names
-        probabilities, entropies = logits.softmax(dim=1).numpy(), entropy(logits).numpy()
-        if not np.isfinite(entropies).all():  # JSON has no NaN, and it would spoil every mean of the history
-            raise Refused(500, "the model's answer is not finite; check the image and the model")
-        labels, confidences = probabilities.argmax(axis=1), probabilities.max(axis=1)
-        rounded = (np.round(values, 6).tolist() for values in (confidences, entropies, probabilities))
+    def _response(self, answer: Answer) -> tuple[Response, "Scores"]:
+        """Turn logits into a response."""
+        scores, names = Scores.of(answer), self.service.names
+        found = scores.confidences, scores.entropies, scores.probabilities
+        rounded = (np.round(values, 6).tolist() for values in found)
         predictions = [
             {"label": label, "name": names[label], "confidence": most, "entropy": nats, "probabilities": every}
-            for label, most, nats, every in zip(labels.tolist(), *rounded, strict=True)
+            for label, most, nats, every in zip(scores.labels.tolist(), *rounded, strict=True)
         ]
         content = {"predictions": predictions, "version": answer.version, "learned": answer.learned}
-        return JSONResponse(content), labels, confidences, entropies
+        return JSONResponse(content), scores
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What follows from the logits of a request."""
+
+    probabilities: Floats
+    labels: NDArray[np.int64]
+    confidences: Floats
+    entropies: Floats
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Scores":
+        """Compute them; a NaN is refused, since JSON has none and it would spoil every mean of the history."""
+        logits = answer.logits.double()
+        probabilities, entropies = logits.softmax(dim=1).numpy(), entropy(logits).numpy()
+        if not np.isfinite(entropies).all():
+            raise Refused(500, "the model's answer is not finite; check the image and the model")
+        return cls(probabilities, probabilities.argmax(axis=1), probabilities.max(axis=1), entropies)
 
 
 def to_floats(images: Tensor) -> Tensor:
@@ -125,6 +145,6 @@ def to_floats(images: Tensor) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images
 
 
-async def _call(function: Callable[[T], V], argument: T, *, inline: bool) -> V:
+async def call(function: Callable[[T], V], argument: T, *, inline: bool) -> V:
     """Call a function here if it is quick, else in a thread, so that the event loop is not blocked."""
     return function(argument) if inline else await asyncio.to_thread(function, argument)
