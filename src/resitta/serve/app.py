@@ -16,6 +16,7 @@ from resitta.errors import ResittaError
 from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_admin import AdminRoutes
+from resitta.serve.routes_feedback import FeedbackRoutes
 from resitta.serve.routes_predict import PredictRoutes
 from resitta.serve.security import AllowedHosts, check_site, require_token
 from resitta.serve.service import Service
@@ -47,7 +48,8 @@ def create_app(
 ) -> FastAPI:
     """Create the application around a service, which it starts and closes.
 
-    `token` protects the routes of `AdminRoutes`. `names` are the host names it answers to; None means any.
+    `token` protects the routes of `AdminRoutes` and `FeedbackRoutes`. `names` are the host names it answers to; None
+    means any.
     """
 
     @asynccontextmanager
@@ -68,6 +70,7 @@ def create_app(
     predict = PredictRoutes(service, resize)
     app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
+    app.include_router(FeedbackRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     for path, (package, file, kind) in PAGES.items():
         content = files(package).joinpath(file).read_bytes()

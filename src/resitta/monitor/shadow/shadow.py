@@ -1,0 +1,342 @@
+"""The shadow of an adapter: predicts a share of its images with the source network, too, and compares."""
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from resitta.errors import BadLabels, BadState
+from resitta.method import AdapterLike
+from resitta.monitor.events import Compared, FellBack, Labelled, Resumed
+from resitta.monitor.shadow.ledger import Ids, Ledger
+from resitta.monitor.shadow.records import Answered, FeedbackCount, FeedbackStats, ShadowStats
+from resitta.runtime.locks import LockRank, new_lock
+from resitta.training.entropy import entropy
+from resitta.training.network import Network
+
+logger = logging.getLogger(__name__)
+BATCH = 32
+"""How many images wait before the source predicts them together: small batches cost more for each image."""
+RECENT = 500
+"""The last compared images, over which a comparison without labels is recent."""
+LABELLED = 100
+"""The newest labelled images, over which a comparison with labels is recent; fallback decides by them."""
+EVERY = 64
+"""Compared images from one event to the next."""
+FALL_BACK, RESUME = 0.0005, 0.05
+"""The p-value below which the source is significantly better, and the one above which it no longer is."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Copies of images and of their logits, that the source has yet to predict."""
+
+    ids: Ids
+    images: Tensor
+    logits: Tensor
+
+
+class Shadow:
+    """Compares what an adapter answers with what the source network says. Thread-safe.
+
+    Which images are compared depends on their number in the stream and the seed alone. Only labels tell which of two
+    networks is right: with `fallback`, the source's predictions are returned from when it is significantly better on
+    the newest labelled images until it no longer is.
+
+    >>> from resitta.conformance import tiny_network
+    >>> source, shadow = Network(tiny_network()), Shadow(1.0)
+    >>> images = torch.rand(48, 3, 8, 8)
+    >>> for batch in images.split(16):
+    ...     logits = shadow.watch(source, batch, source.predict(batch))
+    >>> shadow.answered.ids, shadow.stats.running.compared, shadow.stats.running.disagreement
+    (range(32, 48), 32, 0.0)
+    >>> shadow.feedback(source, [40, 47, 48], [0, 1, 0])  # the source predicts the other 16 images first
+    FeedbackCount(used=2, not_compared=0, unknown=1, falling_back=False)
+    """
+
+    def __init__(self, share: float, *, seed: int = 0, fallback: bool = False) -> None:
+        self.share, self.seed, self.fallback = share, seed, fallback
+        self.lock = new_lock(LockRank.COMPARISON)
+        self._news = deque[object]()
+        self._calls = threading.local()
+        self._fails = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, with another epoch."""
+        with self.lock:
+            self.epoch = secrets.token_hex(4)
+            self.predicted = self.switched_at = self.fell_back = 0
+            self.not_compared = self.unknown = 0
+            self.falling_back = False
+            self.classes: int | None = None
+            self.ledger = Ledger()
+            self._told = 0.0
+            self._waiting: list[Waiting] = []
+            self._arriving = deque[tuple[Ids, Tensor, torch.cuda.Event]]()
+
+    # --- for predictions ----------------------------------------------------------------------------------------------
+
+    def watch(self, source: Network, images: Tensor, logits: Tensor) -> Tensor:
+        """Number images and compare some of them; return the logits, or those of the source.
+
+        What fails here concerns no prediction: the first of several failures is logged.
+        """
+        with self.lock:
+            ids = range(self.predicted, self.predicted + len(images))
+            self.predicted, self.classes = ids.stop, logits.shape[1]
+            compared, answer = chosen(ids, self.share, self.seed), logits
+            try:
+                if self.falling_back:
+                    answer = self._ask_source(source, images, logits, ids, compared)
+                elif compared.any():
+                    self._keep(source, images, logits, ids, compared)
+                self._collect(wait=False)
+                self._fails = False
+            except Exception:
+                self._waiting.clear()
+                if not self._fails:
+                    logger.exception("the source network cannot predict for the comparison; the adapter continues")
+                self._fails = True
+            self._calls.answered = Answered(ids, tuple(compared.tolist()), answer is not logits, self.epoch)
+            return answer
+
+    @property
+    def answered(self) -> Answered:
+        """The images of this thread's last call."""
+        none = Answered(range(0), (), fallback=False, epoch=self.epoch)
+        found: Answered = getattr(self._calls, "answered", none)
+        return found
+
+    def report(self, emit: Callable[[object], None]) -> None:
+        """Emit the events that have come up. The caller holds no lock, since listeners may take any."""
+        while self._news:
+            try:
+                event = self._news.popleft()
+            except IndexError:  # another thread took it
+                return
+            emit(event)
+
+    def _ask_source(
+        self, source: Network, images: Tensor, logits: Tensor, ids: range, compared: NDArray[np.bool_]
+    ) -> Tensor:
+        """Predict all images with the source, and compare some."""
+        self._predict_waiting(source)
+        with torch.inference_mode(False):
+            answer = source.predict(images.to(source.device, source.dtype)).to(logits.dtype)
+        places = np.flatnonzero(compared)
+        if len(places):
+            self._note(ids.start + places, signs(rows(logits, places), rows(answer, places)))
+        return answer
+
+    def _keep(self, source: Network, images: Tensor, logits: Tensor, ids: range, compared: NDArray[np.bool_]) -> None:
+        """Copy the chosen images, and predict those that wait once they are enough for a batch."""
+        if self._waiting and self._waiting[0].images.shape[1:] != images.shape[1:]:
+            self._predict_waiting(source)
+        places = np.flatnonzero(compared)
+        self._waiting.append(Waiting(ids.start + places, rows(images, places), rows(logits, places)))
+        count = sum(len(waiting.ids) for waiting in self._waiting)
+        if count >= BATCH:
+            self._predict_waiting(source, count - count % BATCH)  # few sizes, for CUDA graphs
+
+    def _predict_waiting(self, source: Network, count: int | None = None) -> None:
+        """Let the source predict the first of the images that wait, or all."""
+        if not self._waiting:
+            return
+        ids = np.concatenate([waiting.ids for waiting in self._waiting])
+        images = torch.cat([waiting.images.to(source.device, source.dtype) for waiting in self._waiting])
+        logits = torch.cat([waiting.logits.to(source.device) for waiting in self._waiting])
+        count = len(ids) if count is None else count
+        self._waiting = [Waiting(ids[count:], images[count:], logits[count:])] if count < len(ids) else []
+        with torch.inference_mode(False):
+            self._note(ids[:count], signs(logits[:count], source.predict(images[:count])))
+
+    def _note(self, ids: Ids, found: Tensor) -> None:
+        """Remember what was compared; from a device it is copied without waiting for it."""
+        if not found.is_cuda:
+            self._remember(ids, found)
+            return
+        copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=True).copy_(found, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(found.device))
+        self._arriving.append((ids, copy, event))
+
+    def _collect(self, *, wait: bool) -> None:
+        """Take in the copies that have arrived."""
+        while self._arriving and (wait or self._arriving[0][2].query()):  # type: ignore[no-untyped-call]
+            ids, copy, event = self._arriving.popleft()
+            event.synchronize()
+            self._remember(ids, copy)
+
+    def _remember(self, ids: Ids, found: Tensor) -> None:
+        self.ledger.add(ids, found.numpy())
+        compared, running, recent = self.ledger.sums[0], self.ledger.agreement(), self.ledger.agreement(RECENT)
+        if compared - self._told >= EVERY and running is not None and recent is not None:
+            self._told = compared
+            self._news.append(Compared(samples=self.predicted, running=running, recent=recent))
+
+    # --- for labels ---------------------------------------------------------------------------------------------------
+
+    def feedback(self, source: Network, ids: Any, labels: Any) -> FeedbackCount:
+        """Take the labels of images that were predicted before; ids that are not known are counted."""
+        with self.lock:
+            wanted, given = whole_numbers(ids, "ids"), whole_numbers(labels, "labels")
+            self._check(wanted, given)
+            self._settle(source)
+            known = self.ledger.label(wanted, given)
+            missed = ~known & (wanted >= self.ledger.oldest) & (wanted < self.predicted)
+            used, not_compared = int(known.sum()), int(missed.sum())
+            unknown = len(wanted) - used - not_compared
+            self.not_compared, self.unknown = self.not_compared + not_compared, self.unknown + unknown
+            if used:
+                self._tell_accuracies()
+                self._decide()
+            return FeedbackCount(used, not_compared, unknown, self.falling_back)
+
+    def _tell_accuracies(self) -> None:
+        running, recent = self.ledger.accuracy(), self.ledger.accuracy(last=LABELLED)
+        if running is not None and recent is not None:
+            self._news.append(Labelled(samples=self.predicted, running=running, recent=recent))
+
+    def _check(self, ids: Ids, labels: Ids) -> None:
+        if len(ids) != len(labels):
+            raise BadLabels(f"there are {len(ids)} ids and {len(labels)} labels; pass one label for each id")
+        bad = labels[(labels < 0) | (labels >= (self.classes or 2**20))]
+        if len(bad):
+            classes = "classes" if self.classes is None else f"the model's {self.classes} classes"
+            raise BadLabels(f"labels must be numbers of {classes}, from 0 on, found {bad[0]}")
+
+    def _settle(self, source: Network) -> None:
+        """Finish all comparisons that have begun."""
+        self._predict_waiting(source)
+        self._collect(wait=True)
+
+    def _decide(self) -> None:
+        """Fall back to the source, or resume, by the newest labelled images since the last such switch."""
+        recent = self.ledger.accuracy(last=LABELLED, since=self.switched_at)
+        if not self.fallback or recent is None:
+            return
+        if not self.falling_back and recent.p_value < FALL_BACK:
+            self._news.append(FellBack(samples=self.predicted, recent=recent))
+            self.fell_back += 1
+        elif self.falling_back and recent.labelled == LABELLED and recent.p_value > RESUME:
+            self._news.append(Resumed(samples=self.predicted, recent=recent))
+        else:
+            return
+        self.falling_back, self.switched_at = not self.falling_back, self.predicted
+
+    # --- for reports and saved states ---------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> ShadowStats:
+        """A record of the comparison."""
+        with self.lock:
+            ledger = self.ledger
+            return ShadowStats(
+                share=self.share,
+                predicted=self.predicted,
+                running=ledger.agreement(),
+                recent=ledger.agreement(RECENT),
+                feedback=FeedbackStats(
+                    not_compared=self.not_compared,
+                    unknown=self.unknown,
+                    running=ledger.accuracy(),
+                    recent=ledger.accuracy(last=LABELLED),
+                ),
+                falling_back=self.falling_back,
+                fell_back=self.fell_back,
+            )
+
+    def state(self, source: Network) -> dict[str, Any]:
+        """Return everything for `state_dict`; comparisons that have begun are finished first."""
+        with self.lock:
+            self._settle(source)
+            counts = {name: getattr(self, name) for name in COUNTS}
+            return {**counts, "falling_back": self.falling_back, "told": self._told, "ledger": self.ledger.state()}
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        """Continue from a `state`; None is that of an adapter without a shadow. The epoch is another one."""
+        counts = {name: count(state[name]) for name in COUNTS} if state else {}
+        ledger = Ledger.of(state["ledger"]) if state else Ledger()
+        with self.lock:
+            self.clear()
+            if state is None:
+                return
+            vars(self).update(counts)
+            self.ledger, self._told = ledger, float(state["told"])
+            self.falling_back = self.fallback and bool(state["falling_back"])
+
+
+COUNTS = ("predicted", "switched_at", "fell_back", "not_compared", "unknown")
+"""The counters in a state."""
+
+
+def load_shadow(adapter: AdapterLike, state: dict[str, Any] | None) -> None:
+    """Load a shadow's state into the adapter's shadow, if it has one."""
+    if adapter.shadow is not None:
+        adapter.shadow.load(state)
+
+
+def chosen(ids: range, share: float, seed: int) -> NDArray[np.bool_]:
+    """Which images are compared: those whose numbers, scrambled by SplitMix64, fall below the share.
+
+    Pseudo-random, since every twentieth image of twenty cameras in turn would be of one camera.
+
+    >>> round(float(chosen(range(100_000), 0.05, seed=0).mean()), 2)
+    0.05
+    """
+    numbers = np.arange(ids.start, ids.stop, dtype=np.uint64) + np.uint64(1)
+    x = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)  # wraps around
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    below: NDArray[np.bool_] = ((x ^ (x >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) < share * 2.0**53
+    return below
+
+
+def rows(values: Tensor, places: NDArray[np.intp]) -> Tensor:
+    """Copy some rows. Row by row, since a list of indices would have to be copied to the device first."""
+    return values.detach().clone() if len(places) == len(values) else torch.stack([values[place] for place in places])
+
+
+@torch.no_grad()
+def signs(adapted: Tensor, source: Tensor) -> Tensor:
+    """The classes, confidences and entropies of both, as the columns of a ledger.
+
+    >>> signs(torch.tensor([[0.0, 9.0]]), torch.tensor([[0.0, 0.0]]))[0, :2]
+    tensor([1., 0.])
+    """
+    both = adapted.detach().float(), source.float()
+    probabilities = [logits.softmax(dim=1).max(dim=1) for logits in both]
+    columns = [found.indices.float() for found in probabilities] + [found.values for found in probabilities]
+    return torch.stack([*columns, *map(entropy, both)], dim=1)
+
+
+def whole_numbers(values: Any, name: str) -> Ids:
+    """Read ids or labels from a list, a range, an array or a tensor of whole numbers.
+
+    >>> whole_numbers(range(2, 4), "ids"), whole_numbers([], "ids")
+    (array([2, 3]), array([], dtype=int64))
+    """
+    found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    try:
+        found = np.asarray(found if isinstance(found, np.ndarray) else list(found))
+    except (TypeError, ValueError):
+        raise BadLabels(f"{name} must be a list, an array or a tensor, found a {type(values).__name__}") from None
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise BadLabels(f"{name} must be one whole number per image, found {found.dtype} of shape {found.shape}")
+    return found.astype(np.int64)
+
+
+def count(value: Any) -> int:
+    """A counter of a state."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+        raise BadState(f"a shadow has counted {value!r}")
+    return value
