@@ -75,11 +75,10 @@ class Shadow:
         with self.lock:
             self.epoch = secrets.token_hex(4)
             self.predicted = self.switched_at = self.fell_back = 0
-            self.not_compared = self.unknown = 0
+            self.not_compared = self.unknown = self.told = 0
             self.falling_back = False
             self.classes: int | None = None
             self.ledger = Ledger()
-            self._told = 0.0
             self._waiting: list[Waiting] = []
             self._arriving = deque[tuple[Ids, Tensor, torch.cuda.Event]]()
 
@@ -178,9 +177,9 @@ class Shadow:
 
     def _remember(self, ids: Ids, found: Tensor) -> None:
         self.ledger.add(ids, found.numpy())
-        compared, running, recent = self.ledger.sums[0], self.ledger.agreement(), self.ledger.agreement(RECENT)
-        if compared - self._told >= EVERY and running is not None and recent is not None:
-            self._told = compared
+        compared, running, recent = int(self.ledger.sums[0]), self.ledger.agreement(), self.ledger.agreement(RECENT)
+        if compared - self.told >= EVERY and running is not None and recent is not None:
+            self.told = compared
             self._news.append(Compared(samples=self.predicted, running=running, recent=recent))
 
     # --- for labels ---------------------------------------------------------------------------------------------------
@@ -260,7 +259,7 @@ class Shadow:
         with self.lock:
             self._settle(source)
             counts = {name: getattr(self, name) for name in COUNTS}
-            return {**counts, "falling_back": self.falling_back, "told": self._told, "ledger": self.ledger.state()}
+            return {**counts, "falling_back": self.falling_back, "ledger": self.ledger.state()}
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Continue from a `state`; None is that of an adapter without a shadow. The epoch is another one."""
@@ -271,11 +270,10 @@ class Shadow:
             if state is None:
                 return
             vars(self).update(counts)
-            self.ledger, self._told = ledger, float(state["told"])
-            self.falling_back = self.fallback and bool(state["falling_back"])
+            self.ledger, self.falling_back = ledger, self.fallback and bool(state["falling_back"])
 
 
-COUNTS = ("predicted", "switched_at", "fell_back", "not_compared", "unknown")
+COUNTS = ("predicted", "switched_at", "fell_back", "not_compared", "unknown", "told")
 """The counters in a state."""
 
 
