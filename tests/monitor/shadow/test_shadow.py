@@ -22,7 +22,9 @@ from resitta.errors import BadLabels, BadSetting, BadState
 from resitta.monitor.events import Compared, Event, FellBack, Labelled, Prometheus, Restarted, Resumed, TensorBoard
 from resitta.monitor.shadow import ShadowStats
 from resitta.monitor.shadow import shadow as module
-from resitta.monitor.shadow.shadow import BATCH, LABELLED, Shadow, chosen
+from resitta.monitor.shadow.ids import chosen
+from resitta.monitor.shadow.pending import BATCH
+from resitta.monitor.shadow.shadow import LABELLED, Shadow
 from resitta.training.entropy import entropy
 
 
@@ -53,7 +55,7 @@ def harmed(model: nn.Module) -> Callable[..., resitta.Adapter]:
             logits = plain(batch)
             return torch.eye(5)[[4] * len(batch)] * 9 if getattr(adapter, "wrong", False) else logits
 
-        adapter.learner.predict = predict  # type: ignore[method-assign]
+        adapter.learner.predict = predict  # type: ignore[method-assign, assignment]
         return adapter
 
     return make
@@ -76,7 +78,7 @@ def test_which_images_are_compared_depends_on_number_and_seed_alone(model: nn.Mo
     found = []
     for size in (1, 7, 200):
         adapter, compared = resitta.adapt(model, "bn", shadow=0.3, seed=5), list[bool]()
-        for batch in images(200).split(size):
+        for batch in torch.split(images(200), size):
             adapter(batch)
             compared += adapter.answered.compared
         found.append(compared)
@@ -87,7 +89,7 @@ def test_which_images_are_compared_depends_on_number_and_seed_alone(model: nn.Mo
 
 
 def test_both_networks_are_described_on_the_same_images(model: nn.Module) -> None:
-    adapter, batches = resitta.adapt(model, "resitta", shadow=1.0), images(320).split(64)
+    adapter, batches = resitta.adapt(model, "resitta", shadow=1.0), torch.split(images(320), 64)
     answers = torch.cat([adapter(batch) for batch in batches])
     with torch.no_grad():
         source = torch.cat([model(batch) for batch in batches])
@@ -107,7 +109,7 @@ def test_both_networks_are_described_on_the_same_images(model: nn.Module) -> Non
 
 def test_a_shadow_changes_neither_predictions_nor_what_is_learned(model: nn.Module) -> None:
     plain, watched = resitta.adapt(model, "resitta"), resitta.adapt(model, "resitta", shadow=0.5)
-    for batch in images(256).split(32):
+    for batch in torch.split(images(256), 32):
         assert torch.equal(plain(batch), watched(batch))
     assert same(plain.learner.state_dict(), watched.learner.state_dict())
     assert plain.stats.shadow is None
@@ -150,7 +152,7 @@ def test_images_that_are_not_finite_are_compared_as_they_were_predicted(model: n
 def test_any_method_can_have_a_shadow(model: nn.Module, method: str) -> None:
     adapter = resitta.adapt(model, method, shadow=0.5)
     with torch.inference_mode():
-        for batch in images(128).split(16):
+        for batch in torch.split(images(128), 16):
             adapter(batch)
     running = stats(adapter).running
     assert running is not None
@@ -161,7 +163,7 @@ def test_beside_learning_in_the_background(model: nn.Module) -> None:
     adapter = resitta.adapt(model, "resitta", shadow=1.0, background=True)
     heard = list[Event]()
     adapter.listen(lambda event: heard.append(event) if isinstance(event, Compared) and adapter.stats else None)
-    for batch in images(192).split(64):
+    for batch in torch.split(images(192), 64):
         adapter(batch)
         adapter.feedback(adapter.answered.ids, torch.zeros(64, dtype=torch.int32))
     adapter.sync()
@@ -202,6 +204,9 @@ def test_a_source_that_cannot_predict_disturbs_nothing(
         with caplog.at_level(logging.ERROR):
             for _ in range(2):
                 assert torch.equal(adapter(images(64)), plain(images(64)))
+            adapter(images(3))
+            plain(images(3))
+            adapter.state_dict()
     assert caplog.text.count("the source network cannot predict") == 1
     adapter(images(64))
     running = stats(adapter).running
@@ -336,7 +341,7 @@ def test_a_switch_is_judged_by_images_predicted_after_it(harmed: Any, model: nn.
 def test_learning_continues_while_the_source_answers(model: nn.Module) -> None:
     adapter, plain = resitta.adapt(model, "resitta", shadow=1.0, fallback=True), resitta.adapt(model, "resitta")
     shadow_of(adapter).falling_back = True
-    for batch in images(192).split(48):
+    for batch in torch.split(images(192), 48):
         answer = adapter(batch)
         plain(batch)
         with torch.no_grad():

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from resitta.errors import BadState
 from resitta.monitor.shadow.comparison import PairedAccuracy, paired_accuracy
+from resitta.monitor.shadow.ids import Ids
 from resitta.monitor.shadow.records import Agreement
 
-Ids = NDArray[np.int64]
 ROOM = 8192
 """How many compared images are remembered: with a share of 5 %, labels may come 160,000 images late."""
 COLUMNS = 6

@@ -4,8 +4,8 @@ import logging
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,14 @@ from torch import Tensor
 from resitta.errors import BadLabels, BadState
 from resitta.method import AdapterLike
 from resitta.monitor.events import Compared, FellBack, Labelled, Resumed
-from resitta.monitor.shadow.ledger import Ids, Ledger
+from resitta.monitor.shadow.ids import Ids, chosen, whole_numbers
+from resitta.monitor.shadow.ledger import Ledger
+from resitta.monitor.shadow.pending import Pending, rows
 from resitta.monitor.shadow.records import Answered, FeedbackCount, FeedbackStats, ShadowStats
 from resitta.runtime.locks import LockRank, new_lock
-from resitta.training.entropy import entropy
 from resitta.training.network import Network
 
 logger = logging.getLogger(__name__)
-BATCH = 32
-"""How many images wait before the source predicts them together: small batches cost more for each image."""
 RECENT = 500
 """The last compared images, over which a comparison without labels is recent."""
 LABELLED = 100
@@ -33,15 +32,6 @@ EVERY = 64
 """Compared images from one event to the next."""
 FALL_BACK, RESUME = 0.0005, 0.05
 """The p-value below which the source is significantly better, and the one above which it no longer is."""
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """Copies of images and of their logits, that the source has yet to predict."""
-
-    ids: Ids
-    images: Tensor
-    logits: Tensor
 
 
 class Shadow:
@@ -79,32 +69,19 @@ class Shadow:
             self.falling_back = False
             self.classes: int | None = None
             self.ledger = Ledger()
-            self._waiting: list[Waiting] = []
-            self._arriving = deque[tuple[Ids, Tensor, torch.cuda.Event]]()
+            self.pending = Pending()
 
     # --- for predictions ----------------------------------------------------------------------------------------------
 
     def watch(self, source: Network, images: Tensor, logits: Tensor) -> Tensor:
-        """Number images and compare some of them; return the logits, or those of the source.
-
-        What fails here concerns no prediction: the first of several failures is logged.
-        """
+        """Number images and compare some of them; return the logits, or those of the source."""
         with self.lock:
             ids = range(self.predicted, self.predicted + len(images))
             self.predicted, self.classes = ids.stop, logits.shape[1]
             compared, answer = chosen(ids, self.share, self.seed), logits
-            try:
-                if self.falling_back:
-                    answer = self._ask_source(source, images, logits, ids, compared)
-                elif compared.any():
-                    self._keep(source, images, logits, ids, compared)
+            with self._failing_alone():
+                answer = self._compare(source, images, logits, np.asarray(ids), np.flatnonzero(compared))
                 self._collect(wait=False)
-                self._fails = False
-            except Exception:
-                self._waiting.clear()
-                if not self._fails:
-                    logger.exception("the source network cannot predict for the comparison; the adapter continues")
-                self._fails = True
             self._calls.answered = Answered(ids, tuple(compared.tolist()), answer is not logits, self.epoch)
             return answer
 
@@ -124,59 +101,35 @@ class Shadow:
                 return
             emit(event)
 
-    def _ask_source(
-        self, source: Network, images: Tensor, logits: Tensor, ids: range, compared: NDArray[np.bool_]
-    ) -> Tensor:
-        """Predict all images with the source, and compare some."""
-        self._predict_waiting(source)
+    @contextmanager
+    def _failing_alone(self) -> Iterator[None]:
+        """Predictions, labels and saves do not depend on the source's predictions: the first of failures is logged."""
+        try:
+            yield
+        except Exception:
+            if not self._fails:
+                logger.exception("the source network cannot predict for the comparison; the adapter continues")
+            self._fails = True
+            return
+        self._fails = False
+
+    def _compare(self, source: Network, images: Tensor, logits: Tensor, ids: Ids, places: NDArray[np.intp]) -> Tensor:
+        """Compare the images at some places; return the logits, or while falling back the source's of all images."""
+        if not self.falling_back:
+            if len(places):
+                self.pending.keep(source, ids[places], rows(images, places), rows(logits, places))
+            return logits
+        self.pending.predict(source)
         with torch.inference_mode(False):
             answer = source.predict(images.to(source.device, source.dtype)).to(logits.dtype)
-        places = np.flatnonzero(compared)
         if len(places):
-            self._note(ids.start + places, signs(rows(logits, places), rows(answer, places)))
+            self.pending.note(ids[places], rows(logits, places), rows(answer, places))
         return answer
 
-    def _keep(self, source: Network, images: Tensor, logits: Tensor, ids: range, compared: NDArray[np.bool_]) -> None:
-        """Copy the chosen images, and predict those that wait once they are enough for a batch."""
-        if self._waiting and self._waiting[0].images.shape[1:] != images.shape[1:]:
-            self._predict_waiting(source)
-        places = np.flatnonzero(compared)
-        self._waiting.append(Waiting(ids.start + places, rows(images, places), rows(logits, places)))
-        count = sum(len(waiting.ids) for waiting in self._waiting)
-        if count >= BATCH:
-            self._predict_waiting(source, count - count % BATCH)  # few sizes, for CUDA graphs
-
-    def _predict_waiting(self, source: Network, count: int | None = None) -> None:
-        """Let the source predict the first of the images that wait, or all."""
-        if not self._waiting:
-            return
-        ids = np.concatenate([waiting.ids for waiting in self._waiting])
-        images = torch.cat([waiting.images.to(source.device, source.dtype) for waiting in self._waiting])
-        logits = torch.cat([waiting.logits.to(source.device) for waiting in self._waiting])
-        count = len(ids) if count is None else count
-        self._waiting = [Waiting(ids[count:], images[count:], logits[count:])] if count < len(ids) else []
-        with torch.inference_mode(False):
-            self._note(ids[:count], signs(logits[:count], source.predict(images[:count])))
-
-    def _note(self, ids: Ids, found: Tensor) -> None:
-        """Remember what was compared; from a device it is copied without waiting for it."""
-        if not found.is_cuda:
-            self._remember(ids, found)
-            return
-        copy = torch.empty(found.shape, dtype=found.dtype, pin_memory=True).copy_(found, non_blocking=True)
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(found.device))
-        self._arriving.append((ids, copy, event))
-
     def _collect(self, *, wait: bool) -> None:
-        """Take in the copies that have arrived."""
-        while self._arriving and (wait or self._arriving[0][2].query()):  # type: ignore[no-untyped-call]
-            ids, copy, event = self._arriving.popleft()
-            event.synchronize()
-            self._remember(ids, copy)
-
-    def _remember(self, ids: Ids, found: Tensor) -> None:
-        self.ledger.add(ids, found.numpy())
+        """Take in the results that have arrived."""
+        for ids, values in self.pending.arrived(wait=wait):
+            self.ledger.add(ids, values)
         compared, running, recent = int(self.ledger.sums[0]), self.ledger.agreement(), self.ledger.agreement(RECENT)
         if compared - self.told >= EVERY and running is not None and recent is not None:
             self.told = compared
@@ -215,8 +168,9 @@ class Shadow:
 
     def _settle(self, source: Network) -> None:
         """Finish all comparisons that have begun."""
-        self._predict_waiting(source)
-        self._collect(wait=True)
+        with self._failing_alone():
+            self.pending.predict(source)
+            self._collect(wait=True)
 
     def _decide(self) -> None:
         """Fall back to the source, or resume, by the newest labelled images since the last such switch."""
@@ -281,56 +235,6 @@ def load_shadow(adapter: AdapterLike, state: dict[str, Any] | None) -> None:
     """Load a shadow's state into the adapter's shadow, if it has one."""
     if adapter.shadow is not None:
         adapter.shadow.load(state)
-
-
-def chosen(ids: range, share: float, seed: int) -> NDArray[np.bool_]:
-    """Which images are compared: those whose numbers, scrambled by SplitMix64, fall below the share.
-
-    Pseudo-random, since every twentieth image of twenty cameras in turn would be of one camera.
-
-    >>> round(float(chosen(range(100_000), 0.05, seed=0).mean()), 2)
-    0.05
-    """
-    numbers = np.arange(ids.start, ids.stop, dtype=np.uint64) + np.uint64(1)
-    x = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)  # wraps around
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    below: NDArray[np.bool_] = ((x ^ (x >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) < share * 2.0**53
-    return below
-
-
-def rows(values: Tensor, places: NDArray[np.intp]) -> Tensor:
-    """Copy some rows. Row by row, since a list of indices would have to be copied to the device first."""
-    return values.detach().clone() if len(places) == len(values) else torch.stack([values[place] for place in places])
-
-
-@torch.no_grad()
-def signs(adapted: Tensor, source: Tensor) -> Tensor:
-    """The classes, confidences and entropies of both, as the columns of a ledger.
-
-    >>> signs(torch.tensor([[0.0, 9.0]]), torch.tensor([[0.0, 0.0]]))[0, :2]
-    tensor([1., 0.])
-    """
-    both = adapted.detach().float(), source.float()
-    probabilities = [logits.softmax(dim=1).max(dim=1) for logits in both]
-    columns = [found.indices.float() for found in probabilities] + [found.values for found in probabilities]
-    return torch.stack([*columns, *map(entropy, both)], dim=1)
-
-
-def whole_numbers(values: Any, name: str) -> Ids:
-    """Read ids or labels from a list, a range, an array or a tensor of whole numbers.
-
-    >>> whole_numbers(range(2, 4), "ids"), whole_numbers([], "ids")
-    (array([2, 3]), array([], dtype=int64))
-    """
-    found = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-    try:
-        found = np.asarray(found if isinstance(found, np.ndarray) else list(found))
-    except (TypeError, ValueError):
-        raise BadLabels(f"{name} must be a list, an array or a tensor, found a {type(values).__name__}") from None
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise BadLabels(f"{name} must be one whole number per image, found {found.dtype} of shape {found.shape}")
-    return found.astype(np.int64)
 
 
 def count(value: Any) -> int:
