@@ -27,6 +27,7 @@ from resitta import Adapter, adapt
 from resitta.bench.protocol import Protocol, open_domains
 from resitta.bench.record import environment
 from resitta.demo.photographs import load_photographs, source_network
+from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import Event, FellBack, Resumed
 from resitta.monitor.shadow.comparison import source_ahead_by_chance
 from resitta.monitor.shadow.shadow import FALL_BACK, LABELLED
@@ -79,14 +80,15 @@ def harm(batches: Batches, args: argparse.Namespace) -> dict[str, Any]:
     """When fallback switches, in images, while the learning rate is wrong for a while; and what the others lost."""
     model = source_network()
     adapter = adapt(model, "tent", shadow=args.share, fallback=True)
-    plain, source = adapt(model, "tent"), adapt(model, "source")
+    source, plain = adapt(model, "source"), Adapted()
+    adapter.add_callback(plain)
     switches, spans = list[tuple[str, int]](), list[dict[str, Any]]()
     adapter.listen(lambda event: _note(event, switches))
     late = deque[tuple[list[int], Tensor]]()
     borders = {"helps": 0, "harm begins": args.harm, "harm ends": args.heal}
-    healthy: list[Any] = []
+    healthy: dict[str, Any] = {}
     right = np.zeros(3)
-    for index, (images, labels) in enumerate(batches):
+    for index, (images, labels) in enumerate(batches[: args.images // BATCH]):
         at = index * BATCH
         for name, place in borders.items():
             if place <= at < place + BATCH:
@@ -94,13 +96,11 @@ def harm(batches: Batches, args: argparse.Namespace) -> dict[str, Any]:
                     spans.append(_span(adapter, right, spans))
                     right[:] = 0
                 if name == "harm begins":
-                    healthy = [copy.deepcopy(each.learner.state_dict()) for each in (adapter, plain)]
+                    healthy = copy.deepcopy(adapter.learner.state_dict())
                     set_rate(adapter)
-                    set_rate(plain)
                 if name == "harm ends":
-                    adapter.learner.load_state_dict(healthy[0])  # the rate is part of it
-                    plain.learner.load_state_dict(healthy[1])
-        answers = [each(images).argmax(1) for each in (adapter, plain, source)]
+                    adapter.learner.load_state_dict(healthy)  # the rate is part of it
+        answers = adapter(images).argmax(1), plain.classes, source(images).argmax(1)
         right += [float((answer == labels).float().sum()) for answer in answers]
         answered = adapter.answered
         chosen = [place for place, compared in enumerate(answered.compared) if compared]
@@ -109,6 +109,16 @@ def harm(batches: Batches, args: argparse.Namespace) -> dict[str, Any]:
             adapter.feedback(*late.popleft())
     spans.append(_span(adapter, right, spans))
     return {"share": args.share, "delay": args.delay, "borders": borders, "switches": switches, "spans": spans}
+
+
+class Adapted(Callback):
+    """The classes that the adapted network predicts, whatever is returned."""
+
+    classes = torch.empty(0)
+
+    def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
+        """Note them."""
+        self.classes = logits.argmax(1)
 
 
 def set_rate(adapter: Adapter) -> None:
@@ -146,11 +156,12 @@ def by_chance(differ: float, *, labels: int = 20_000, runs: int = 50) -> dict[st
     }
     for _ in range(runs):
         draws = rng.choice(3, size=labels, p=[1 - differ, differ / 2, differ / 2])
+        won, lost = ([0, *np.cumsum(draws == kind).tolist()] for kind in (1, 2))
         since = 0
-        for place in range(labels):
-            window = draws[max(since, place + 1 - LABELLED) : place + 1]
-            if table[int((window == 1).sum()), int((window == 2).sum())] < FALL_BACK:
-                count, since = count + 1, place + 1
+        for place in range(1, labels + 1):
+            start = max(since, place - LABELLED)
+            if table[won[place] - won[start], lost[place] - lost[start]] < FALL_BACK:
+                count, since = count + 1, place
     return {"fallbacks per 10,000 labels": count / (runs * labels) * 10_000}
 
 
@@ -158,13 +169,14 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=["resitta", "source"])
-    parser.add_argument("--batches", type=int, default=12, help="batches of a round of `cost`")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=8, help="batches of a round of `cost`")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--share", type=float, default=0.05)
     parser.add_argument("--delay", type=int, default=320, help="images between a prediction and its label")
     parser.add_argument("--per-domain", type=int, default=560)
-    parser.add_argument("--harm", type=int, default=64 * 40, help="images before the harm")
-    parser.add_argument("--heal", type=int, default=64 * 80, help="images before it ends")
+    parser.add_argument("--harm", type=int, default=64 * 20, help="images before the harm")
+    parser.add_argument("--heal", type=int, default=64 * 50, help="images before it ends")
+    parser.add_argument("--images", type=int, default=64 * 90, help="images of `harm`")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cache", type=Path, default=Path("runs/shadow/corrupted"))
     parser.add_argument("--record", type=Path, default=RECORD)
