@@ -68,7 +68,8 @@ class ShadowHistory(Callback):
             numbers = {"labelled": found.labelled, **accuracies, **difference}
         if isinstance(event, FellBack | Resumed):
             numbers |= {"falling_back": isinstance(event, FellBack)}
-        self._known = self._known | {name: round(number, 4) for name, number in numbers.items()}
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in numbers.items()}
+        self._known = self._known | rounded
         self._points.append({"time": round(self.clock(), 3), "samples": event.samples, **self._known})
 
     def points(self) -> list[Point]:

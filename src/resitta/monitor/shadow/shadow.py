@@ -110,8 +110,6 @@ class Shadow:
             if not self._fails:
                 logger.exception("the source network cannot predict for the comparison; the adapter continues")
             self._fails = True
-            return
-        self._fails = False
 
     def _compare(self, source: Network, images: Tensor, logits: Tensor, ids: Ids, places: NDArray[np.intp]) -> Tensor:
         """Compare the images at some places; return the logits, or while falling back the source's of all images."""
@@ -130,6 +128,7 @@ class Shadow:
         """Take in the results that have arrived."""
         for ids, values in self.pending.arrived(wait=wait):
             self.ledger.add(ids, values)
+            self._fails = False
         compared, running, recent = int(self.ledger.sums[0]), self.ledger.agreement(), self.ledger.agreement(RECENT)
         if compared - self.told >= EVERY and running is not None and recent is not None:
             self.told = compared
