@@ -18,6 +18,7 @@ import table_matrix
 import table_regret
 import table_rivals
 import table_robustness
+import table_shadow
 import table_speed
 from table_tools import ROOT, TABLES, VALUES, shown
 
@@ -25,7 +26,7 @@ MARKER = re.compile(r"<!-- (table|file): (\S+) -->\n.*?<!-- /\1 -->", flags=re.D
 INLINE = re.compile(
     r"<!-- value: (\S+) -->.*?<!-- /value -->"
 )  # never first on a line: Markdown would end the paragraph
-SOURCES = (table_errors, table_speed, table_robustness, table_matrix, table_regret, table_rivals)
+SOURCES = (table_errors, table_speed, table_robustness, table_matrix, table_regret, table_rivals, table_shadow)
 """Importing a module adds its tables to `TABLES` and its numbers to `VALUES`."""
 
 

@@ -32,6 +32,8 @@ from resitta.method import Method, create, needs_of_methods
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, LabelPriorSwitched, Listener, Restarted
 from resitta.monitor.guard import Guard, GuardCallback, guard_callback
+from resitta.monitor.shadow import Answered, FeedbackCount
+from resitta.monitor.shadow.shadow import Shadow
 from resitta.monitor.stats import Stats, stats_of
 from resitta.norm.requirements import check_model
 from resitta.runtime.background import Background
@@ -67,6 +69,8 @@ def adapt(
     background: bool = False,
     group: Ranks = None,
     classes: int | None = None,
+    shadow: float | None = None,
+    fallback: bool = False,
     **settings: Any,
 ) -> "Adapter":
     """Wrap a classifier so that it adapts to the stream of images it is called on.
@@ -92,6 +96,10 @@ def adapt(
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
         classes: the number of classes; needed only where a method has to know it and the model takes images of none
             of the usual sizes.
+        shadow: the share of images that the source network predicts, too, such as 0.05: `stats.shadow` compares the
+            two, and `feedback` judges both by labels that arrive later.
+        fallback: return the source's predictions while labels show that it is significantly better; learning continues.
+            Needs `shadow`.
         settings: any setting of the method, by name. Methods that need source data take `source`: clean images in
             batches (a tensor or a DataLoader), or a file made by `resitta.prepare`. Every method takes
             `label_prior="temporal"`, which corrects predictions where neighbours in the stream share classes.
@@ -163,6 +171,8 @@ class Options:
     background: bool = False
     group: Ranks = None
     classes: int | None = None
+    shadow: float | None = None
+    fallback: bool = False
 
     def __post_init__(self) -> None:
         if self.non_finite not in ("raise", "skip"):
@@ -171,13 +181,22 @@ class Options:
             raise BadSetting(f"precision must be 'exact' or 'bf16', found {self.precision!r}")
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
             raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {self.seed!r}")
-        for name in ("cuda_graphs", "background"):
+        for name in ("cuda_graphs", "background", "fallback"):
             if not isinstance(getattr(self, name), bool):
                 raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")
         if self.classes is not None and (type(self.classes) is not int or self.classes < 2):
             raise BadSetting(f"classes must be a whole number from 2 on, found {self.classes!r}; or leave it out")
+        if self.shadow is not None:
+            self._check_share()
+        elif self.fallback:
+            raise BadSetting("fallback=True needs a comparison with the source; pass shadow= too, such as shadow=0.05")
         if self.group is not None:
             self._check_group()
+
+    def _check_share(self) -> None:
+        number = isinstance(self.shadow, int | float) and not isinstance(self.shadow, bool)
+        if not number or not 0 < float(self.shadow or 0) <= 1:
+            raise BadSetting(f"shadow must be a share of the images, above 0 and at most 1, found {self.shadow!r}")
 
     def _check_group(self) -> None:
         if self.guard:
@@ -195,13 +214,14 @@ class Adapter(nn.Module):
         super().__init__()
         self.options = Options(**options)
         self.corrects = True
-        """Whether calls use the label prior. A service has one for each of its streams instead."""
+        """Whether calls use the label prior and the shadow. A service applies both to its answers instead."""
         check_model(model, needs=method.needs, name=method.name, others=needs_of_methods())
         self._equip()
         given = {name: getattr(self.options, name) for name in ("output", "normalized", "precision", "classes")}
         with torch.inference_mode(False):
             # In a tuple the source is no submodule: it is the caller's, not part of the adapter's own state.
             self._source = (Network(model, **given),)
+        self.source.replay.enabled = self.options.cuda_graphs
         self.fingerprint = Fingerprint(self.source.model)
         self.method = with_statistics(method, self.source, self.fingerprint)
         self._guard()
@@ -235,6 +255,8 @@ class Adapter(nn.Module):
         self.background = Background(self, cuda_graphs=self.options.cuda_graphs) if self.options.background else None
         self.lock: AbstractContextManager[Any] = self.background.thread if self.background else new_lock()
         self.calls = self.background.calls if self.background else self.lock
+        share, seed, fallback = self.options.shadow, self.options.seed, self.options.fallback
+        self.shadow = None if share is None else Shadow(share, seed=seed, fallback=fallback)
 
     @property
     def source(self) -> Network:
@@ -249,6 +271,8 @@ class Adapter(nn.Module):
         self.entropies = torch.zeros(2, dtype=torch.float64, device="cpu")
         self.prior = TemporalPrior(lookahead=self.method.lookahead) if self.method.label_prior == "temporal" else None
         self._prior_was_on = False
+        if self.shadow is not None:
+            self.shadow.clear()
         self._start()
         self.emit(Restarted(samples=0))
 
@@ -273,18 +297,28 @@ class Adapter(nn.Module):
         `images` are a float tensor N×C×H×W, or anything that `resitta.images` takes without options.
         """
         refuse_recording()
+        shadow = self.shadow if self.corrects else None
         with self._entered() as (predict, learn):
-            images, pixels = checked(images, self.source)
-            paused = bool(self.pauses)
-            early = images.is_cuda and (paused or (self.learner.learns_from_predictions and not self.callbacks))
-            predicted = predict_early(images, pixels, predict) if early else None
-            finite = pixels.check(self.options.non_finite)
-            if finite is not None:
-                answer = (lambda images: self._peek(predict(images))) if paused else learn
-                return answer_finite(images, finite, predict, answer)
-            if not paused:
-                return learn(images, predicted)
-            return self._peek(predict(images) if predicted is None else predicted)
+            images, logits = self._answer(images, predict, learn)
+            answer = logits if shadow is None else shadow.watch(self.source, images, logits)
+        if shadow is not None:
+            shadow.report(self.emit)
+        return answer
+
+    def _answer(self, images: Any, predict: Predict, learn: Learn) -> tuple[Tensor, Tensor]:
+        """Return the images of a call as they are predicted, and their logits."""
+        images, pixels = checked(images, self.source)
+        paused = bool(self.pauses)
+        early = images.is_cuda and (paused or (self.learner.learns_from_predictions and not self.callbacks))
+        predicted = predict_early(images, pixels, predict) if early else None
+        finite = pixels.check(self.options.non_finite)
+        if finite is not None:
+            answer = (lambda images: self._peek(predict(images))) if paused else learn
+            logits = answer_finite(images, finite, predict, answer)
+            return images.nan_to_num(nan=0.0, posinf=1.0, neginf=0.0), logits
+        if not paused:
+            return images, learn(images, predicted)
+        return images, self._peek(predict(images) if predicted is None else predicted)
 
     def learn_from(self, images: Any, logits: Tensor) -> None:
         """Learn from a batch that was predicted elsewhere: by an exported copy, or by another process.
@@ -394,6 +428,41 @@ class Adapter(nn.Module):
         self._start()
         self.learner.updates = updates
 
+    @property
+    def answered(self) -> Answered:
+        """The ids of the images of this thread's last call, and which are compared with the source (`shadow=`)."""
+        return self._shadow().answered
+
+    def feedback(self, ids: Any, labels: Any) -> FeedbackCount:
+        """Take the labels of images that were predicted before; `stats.shadow.feedback` compares by them.
+
+        Images are numbered in the order of their prediction, from 0 on, also while the adapter is paused; a reset
+        begins anew. Only labels of images that the source has predicted, too, can be used (`answered.compared`); others
+        are counted, as are ids that were never given or are forgotten, beyond the last 8,192 compared images.
+
+        Args:
+            ids: numbers of images, such as `answered.ids`, as a list, an array or a tensor.
+            labels: the class of each, as a number.
+
+        >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
+        >>> adapter = adapt(model, "tent", shadow=1.0)
+        >>> _ = adapter(torch.rand(8, 3, 2, 2))
+        >>> adapter.feedback(adapter.answered.ids, torch.arange(8) % 5)
+        FeedbackCount(used=8, not_compared=0, unknown=0, falling_back=False)
+        >>> adapter.stats.shadow.feedback.running.labelled
+        8
+        """
+        shadow = self._shadow()
+        with defer_signals():
+            count = shadow.feedback(self.source, ids, labels)
+        shadow.report(self.emit)
+        return count
+
+    def _shadow(self) -> Shadow:
+        if self.shadow is None:
+            raise BadSetting("nothing is compared with the source; call resitta.adapt with shadow=, such as 0.05")
+        return self.shadow
+
     def sync(self) -> None:
         """Wait until everything predicted so far has been learned from; only `background=True` has to."""
         if self.background is not None:
@@ -454,7 +523,7 @@ class Adapter(nn.Module):
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a file that `save` wrote with this model and method; any other leaves the adapter as it is.
 
-        The adapter keeps its own seed, precision, guard and `non_finite`; the log warns of those that differ.
+        The adapter keeps its own seed, precision, guard, shadow and `non_finite`; the log warns of those that differ.
         `resitta.load(model, path)` makes an adapter with all options of the file.
         """
         store.restore(self, path)
@@ -486,11 +555,11 @@ class Adapter(nn.Module):
         self.emit(Restarted(samples=self.samples))
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the counters, the random generator and the guard's state for `state_dict`."""
+        """Return the counters, the random generator, and the state of guard and shadow, for `state_dict`."""
         return store.extra_state(self)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take the counters, the random generator and the guard's state back from a `state_dict`."""
+        """Take the counters, the random generator, and the state of guard and shadow back from a `state_dict`."""
         store.set_extra_state(self, state)
 
     @synchronized
@@ -498,7 +567,7 @@ class Adapter(nn.Module):
         """For copies and other processes: the source, and a snapshot, so that no two adapters write to one tensor."""
         snapshot = io.BytesIO()
         torch.save(self.state_dict(), snapshot)
-        left_out = ("_modules", "generator", "pauses", "rollback", "background", "lock", "calls")
+        left_out = ("_modules", "generator", "pauses", "rollback", "background", "lock", "calls", "shadow")
         rest = {name: value for name, value in vars(self).items() if name not in left_out}
         callbacks = [callback for callback in self.callbacks if callback.copied]
         return {**rest, "callbacks": callbacks, "snapshot": snapshot.getvalue()}

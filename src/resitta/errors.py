@@ -45,6 +45,10 @@ class BadOutput(ResittaError, ValueError):
     """The model did not return logits of shape N×C."""
 
 
+class BadLabels(ResittaError, ValueError):
+    """Labels that arrive later are not one class of the model for each image."""
+
+
 class BadState(ResittaError, ValueError):
     """A saved state does not belong to this adapter or is damaged."""
 

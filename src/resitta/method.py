@@ -224,6 +224,7 @@ class AdapterLike(Protocol):
     fingerprint: Any
     pauses: Any
     rollback: Any
+    shadow: Any
 
     @property
     def source(self) -> Network:

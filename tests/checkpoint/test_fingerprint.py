@@ -1,10 +1,11 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from resitta.checkpoint.fingerprint import Fingerprint
+from resitta.checkpoint.fingerprint import Fingerprint, raw_bytes
 
 
 def test_a_copy_has_the_same_fingerprint(model: nn.Module) -> None:
@@ -41,3 +42,7 @@ def test_precision_is_content_not_structure(model: nn.Module, dtype: torch.dtype
 def test_names_and_shapes_are_structure() -> None:
     layers = [nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 4, bias=False), nn.Sequential(nn.Linear(3, 4))]
     assert len({Fingerprint(layer).structure for layer in layers}) == 4
+
+
+def test_an_empty_tensor_has_no_bytes_whatever_its_strides() -> None:
+    assert not raw_bytes(torch.tensor(np.empty(0, np.int64)))

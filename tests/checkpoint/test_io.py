@@ -28,6 +28,7 @@ def test_the_file_says_what_it_is(model: nn.Module, images: Images, tmp_path: Pa
     assert found["settings"].items() >= {"lr": 0.01, "loss": "entropy", "norm": "batch"}.items()
     given = {"seed": 3, "non_finite": "skip", "output": None, "normalized": ([0.5], [0.25])}
     rest = {"precision": "exact", "cuda_graphs": True, "background": False, "classes": None}
+    rest |= {"shadow": None, "fallback": False}
     assert found["options"] == {**given, **rest}
     assert set(found["model"]) == {"structure", "content"}
     assert json.loads(json.dumps(found["model"])) == found["model"]

@@ -27,6 +27,8 @@ def test_wrong_options_end_with_a_sentence(
     assert "choose another --host or --port" in refusal(capsys, *RANDOM, "--port", "99999")
     assert "found 2 names" in refusal(capsys, *RANDOM, "--labels", str(tmp_path / "names.txt"))
     assert "cannot be read" in refusal(capsys, *RANDOM, "--labels", str(tmp_path / "nowhere.txt"))
+    assert "pass shadow= too" in refusal(capsys, *RANDOM, "--fallback")
+    assert "shadow must be a share" in refusal(capsys, *RANDOM, "--shadow", "2")
     assert "keep must be >= 1" in refusal(capsys, *RANDOM, "--keep", "0")
     assert "readers must be at least 1" in refusal(capsys, *RANDOM, "--engine", "ray", "--readers", "0")
     assert "without --engine ray" in refusal(capsys, *RANDOM, "--engine", "ray", "--method", "tent")

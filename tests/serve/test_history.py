@@ -3,7 +3,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from resitta.serve.history import TrafficHistory
+from resitta.monitor.events import Compared, FellBack, Labelled, Restarted, Resumed, Updated
+from resitta.monitor.shadow import Agreement
+from resitta.monitor.shadow.comparison import paired_accuracy
+from resitta.serve.history import ShadowHistory, TrafficHistory
 
 
 def test_seconds_are_summed_and_forgotten() -> None:
@@ -57,3 +60,22 @@ def test_charts_end_now_and_break_where_nothing_was_asked() -> None:
     now = 1013.0
     assert history.figures(520) is not drawn
     assert len(history._drawn) == 1
+
+
+def test_the_comparison_with_the_source_is_kept_point_by_point() -> None:
+    history, agreement = ShadowHistory(clock=lambda: 7.0), Agreement(64, 0.25, 0.9, 0.8, 0.1, 0.2)
+    accuracy = paired_accuracy(both=5, adapted_only=1, source_only=3, neither=1)
+    assert accuracy is not None
+    history.on_event(None, Updated(samples=1, updates=1, entropy=0.1, drift=0.1, turnover=None))
+    history.on_event(None, Compared(samples=64, running=agreement, recent=agreement))
+    history.on_event(None, Labelled(samples=65, running=accuracy, recent=accuracy))
+    history.on_event(None, FellBack(samples=66, recent=accuracy))
+    history.on_event(None, Resumed(samples=67, recent=accuracy))
+    first, second, third, fourth = history.points()
+    assert first.items() >= {"time": 7.0, "samples": 64, "disagreement": 0.25, "falling_back": False}.items()
+    assert second.items() >= {"disagreement": 0.25, "labelled": 10, "source_accuracy": 0.8}.items()
+    assert second["difference_low"] < second["difference_value"] < second["difference_high"]
+    assert (third["falling_back"], fourth["falling_back"]) == (True, False)
+    history.on_event(None, Restarted(samples=0))
+    history.on_event(None, Compared(samples=64, running=agreement, recent=agreement))
+    assert "labelled" not in history.points()[-1]

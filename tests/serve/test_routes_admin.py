@@ -5,7 +5,7 @@ from tests.serve.helpers import TOKEN, picture, until
 
 from resitta.serve.service import Service
 
-CONTROLS = ["/pause", "/resume", "/reset", "/snapshot", "/rollback"]
+CONTROLS = ["/pause", "/resume", "/reset", "/snapshot", "/rollback", "/feedback"]
 WRONG = [None, "", TOKEN, "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer é"]
 
 

@@ -19,6 +19,8 @@ def digest_tensors(tensors: Iterable[tuple[str, Tensor]], *, types: bool = True)
 
 def raw_bytes(tensor: Tensor) -> memoryview:
     """The values of a tensor in memory order, as bytes."""
+    if not tensor.numel():
+        return memoryview(b"")  # an empty tensor may have strides that no view of bytes can have
     data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
     return data
 

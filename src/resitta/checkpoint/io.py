@@ -15,6 +15,7 @@ from resitta.checkpoint.values import check_values
 from resitta.errors import BadState, UnsuitableModel
 from resitta.method import COMMON, AdapterLike, create, get_method, list_methods
 from resitta.monitor.guard import Guard, load_guard
+from resitta.monitor.shadow.shadow import load_shadow
 from resitta.training.drift_detector import DriftDetector
 from resitta.training.source_statistics import SourceStatistics
 
@@ -23,11 +24,11 @@ A = TypeVar("A", bound=AdapterLike)
 FORMAT = 1
 ENTRIES = {"method": str, "settings": dict, "options": dict, "functions": list, "model": dict, "state": dict}
 StatePath = str | os.PathLike[str]
-OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes")
+OPTIONS = ("seed", "non_finite", "output", "precision", "cuda_graphs", "background", "classes", "shadow", "fallback")
 """The options that are saved as they are."""
 CODE = "a function or a detector"
 """What a file names, but cannot hold."""
-KEPT = ("seed", "precision", "non_finite", "guard")
+KEPT = ("seed", "precision", "non_finite", "guard", "shadow")
 """The options that an adapter keeps when it restores the file of another."""
 
 
@@ -42,8 +43,8 @@ def restore(adapter: AdapterLike, path: StatePath) -> dict[str, Any]:
     """Continue from a file, and return what it holds. One that does not fit leaves the adapter unchanged.
 
     Method, settings, functions, output and normalisation must be those of the file. The adapter keeps its own seed
-    (used by the next `reset`), precision, guard and treatment of non-finite images; a warning in the log names those
-    that differ.
+    (used by the next `reset`), precision, guard, shadow and treatment of non-finite images; a warning in the log names
+    those that differ.
     """
     document = read_document(path)
     check_model(adapter, document, path)
@@ -73,8 +74,9 @@ def load_state(adapter: AdapterLike, load: Callable[..., Any], state: Mapping[st
     before = adapter.state_dict()
     try:
         fitted = load(state, strict)
-        if "_extra_state" not in state:  # strict=False: the guard knows nothing of what was loaded
+        if "_extra_state" not in state:  # strict=False: guard and shadow know nothing of what was loaded
             load_guard(adapter, None)
+            load_shadow(adapter, None)
         check_values(adapter)
     except Exception as error:
         load(before)
@@ -84,7 +86,7 @@ def load_state(adapter: AdapterLike, load: Callable[..., Any], state: Mapping[st
 
 
 def extra_state(adapter: AdapterLike) -> dict[str, Any]:
-    """Return the counters, the random generator and the guard's state."""
+    """Return the counters, the random generator, and the state of guard and shadow."""
     state = {
         "method": adapter.method.name,
         "model": adapter.fingerprint.structure,
@@ -93,7 +95,11 @@ def extra_state(adapter: AdapterLike) -> dict[str, Any]:
         "entropies": adapter.entropies,
         "generator": adapter.generator.get_state(),
     }
-    return state if adapter.guard is None else {**state, "guard": adapter.guard.state()}
+    if adapter.guard is not None:
+        state["guard"] = adapter.guard.state()
+    if adapter.shadow is not None:
+        state["shadow"] = adapter.shadow.state(adapter.source)
+    return state
 
 
 def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
@@ -106,6 +112,7 @@ def set_extra_state(adapter: AdapterLike, state: dict[str, Any]) -> None:
     adapter.entropies = state["entropies"].clone()
     adapter.generator.set_state(state["generator"].cpu())
     load_guard(adapter, state.get("guard"))
+    load_shadow(adapter, state.get("shadow"))
 
 
 def describe(adapter: AdapterLike) -> dict[str, Any]:

@@ -17,7 +17,7 @@ DEMO, DEMO_SIZE = "demo", 32
 """The network that `resitta demo digits` trains, and the side of its images."""
 OF_THE_ADAPTER = (
     *("model", "checkpoint", "model_options", "untrained"),
-    *("method", "preset", "settings", "seed", "guard", "device"),
+    *("method", "preset", "settings", "seed", "guard", "device", "shadow", "fallback"),
 )
 """The options that make the adapter; the others are the service's."""
 
@@ -44,6 +44,8 @@ def serve(
     threads: int | None = None,
     seed: int = 0,
     guard: bool = True,
+    shadow: float | None = None,
+    fallback: Annotated[bool, Parameter(negative=())] = False,
     engine: Literal["local", "ray"] = "local",
     readers: int = 1,
     address: str | None = None,
@@ -51,8 +53,9 @@ def serve(
 ) -> None:
     """Serve predictions over HTTP and adapt to the images received.
 
-    POST images to /predict; open / in a browser to monitor the adaptation. /pause, /resume, /reset, /snapshot and
-    /rollback require the token in $RESITTA_TOKEN or --token-file; without one, a token is generated and printed.
+    POST images to /predict; open / in a browser to monitor the adaptation. /pause, /resume, /reset, /snapshot,
+    /rollback and /feedback require the token in $RESITTA_TOKEN or --token-file; without one, a token is generated and
+    printed.
 
     Examples: resitta serve demo, or
     resitta serve wrn28x10 --checkpoint Standard.pt --state state/ --preset cifar10
@@ -102,6 +105,11 @@ def serve(
         The seed of the method's random generator.
     guard
         Keep out-of-distribution images out of the memory, and undo updates that break the model.
+    shadow
+        The share of images that the source model predicts, too, such as 0.05, for a comparison in /stats; POST
+        /feedback takes labels of images that were predicted before.
+    fallback
+        Answer with the source model while labels show that it is significantly better. Needs --shadow.
     engine
         local: one process; ray: one process that learns and several that predict, on a Ray cluster.
     readers

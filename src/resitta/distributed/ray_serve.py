@@ -45,6 +45,10 @@ def ray_service(
         adapter: Adapter, folder: StateFolder, limits: Limits, events: Events
     ) -> tuple[LearnerService, Sequence[Predict]]:
         published_network(adapter)  # refuses methods that readers cannot follow
+        if adapter.shadow is not None:
+            raise BadSetting(
+                "shadow needs readers in the process that learns; serve on one engine, or leave out shadow"
+            )
         stack = ExitStack()
         try:
             ray = stack.enter_context(cluster(address, readers + 1))

@@ -63,8 +63,8 @@ def fleet(
             at `save` and at `close`.
         start: "source", or "nearest": a new stream begins with the networks of the stream in memory whose images look
             most like its first batch, if they look like one domain, and otherwise with the source.
-        options: all other arguments of `adapt`, such as `guard=True` or settings of the method; not `background` and
-            `group`.
+        options: all other arguments of `adapt`, such as `guard=True` or settings of the method; not `background`,
+            `group` and `shadow`.
 
     >>> import torch, resitta
     >>> from resitta.conformance import tiny_network
@@ -78,6 +78,8 @@ def fleet(
     for name in ("background", "group"):
         if options.get(name):
             raise BadSetting(f"the streams of a fleet learn in its calls and by themselves; leave out {name}=")
+    if options.get("shadow") is not None:
+        raise BadSetting("a fleet predicts many streams in one pass, which no shadow watches; leave out shadow=")
     rules = Rules(max_streams=max_streams, updates_per_call=updates_per_call, autosave=autosave, start=start)
     lock = new_lock()  # made before those of the adapters, as it is taken before them
     graphs = options.pop("cuda_graphs", True)

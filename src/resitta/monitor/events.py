@@ -13,7 +13,7 @@ are in `resitta.trackers`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -24,6 +24,8 @@ from torch import Tensor
 from resitta.errors import require
 from resitta.method import AdapterLike
 from resitta.monitor.callbacks import Callback
+from resitta.monitor.shadow.comparison import PairedAccuracy
+from resitta.monitor.shadow.records import METRICS, Agreement, Metric, accuracy_metrics, agreement_metrics
 from resitta.training.entropy import entropy
 
 logger = logging.getLogger(__name__)
@@ -95,7 +97,44 @@ class Restarted:
     samples: int
 
 
-Event = Updated | GuardFired | GuardEnded | LabelPriorSwitched | Restarted
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """64 or more further images were compared with the source (`shadow=`): the comparison over all, and the recent one.
+
+    `samples` counts the images predicted so far, in this event and in the following ones.
+    """
+
+    samples: int
+    running: Agreement
+    recent: Agreement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """Labels have come: the accuracies over all labelled images, and over the newest ones."""
+
+    samples: int
+    running: PairedAccuracy
+    recent: PairedAccuracy
+
+
+@dataclass(frozen=True, kw_only=True)
+class FellBack:
+    """The source is significantly better: its predictions are returned from now on, while learning continues."""
+
+    samples: int
+    recent: PairedAccuracy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """The source is no longer significantly better: the adapted predictions are returned again."""
+
+    samples: int
+    recent: PairedAccuracy
+
+
+Event = Updated | GuardFired | GuardEnded | LabelPriorSwitched | Restarted | Compared | Labelled | FellBack | Resumed
 EventHandler = Callable[[Event], None]
 
 
@@ -155,6 +194,7 @@ class Prometheus:
         self.registry = registry or self._client.CollectorRegistry()
         gauge = partial(self._client.Gauge, registry=self.registry)
         self._gauges = {name: gauge(f"resitta_{name}", text) for name, text in GAUGES.items()}
+        self._shadow: dict[str, Any] = {}
         fired = "How often a guard has fired"
         self._fired = self._client.Counter("resitta_guard_fired", fired, ["reason", "action"], registry=self.registry)
 
@@ -166,6 +206,10 @@ class Prometheus:
                     gauge.set(value)
         if isinstance(event, GuardFired):
             self._fired.labels(reason=event.reason, action=event.action).inc()
+        for name, labels, value in metrics_of(event):
+            if name not in self._shadow:  # only those that have values
+                self._shadow[name] = self._client.Gauge(name, METRICS[name], list(labels), registry=self.registry)
+            (self._shadow[name].labels(**labels) if labels else self._shadow[name]).set(value)
 
     def text(self) -> str:
         """Return all metrics in Prometheus' text format."""
@@ -189,7 +233,17 @@ def numbers_of(event: Event) -> dict[str, float]:
             return {f"resitta/guard/{event.reason}/found": event.found}
         case LabelPriorSwitched():
             return {"resitta/label_prior": float(event.on)}
-    return {}
+    return {"/".join((name.replace("_", "/", 2), *labels.values())): value for name, labels, value in metrics_of(event)}
+
+
+def metrics_of(event: Event) -> Iterator[Metric]:
+    """The numbers of an event of the shadow, over the recent window."""
+    if isinstance(event, Compared):
+        yield from agreement_metrics(event.recent)
+    if isinstance(event, Labelled | FellBack | Resumed):
+        yield from accuracy_metrics(event.recent)
+    if isinstance(event, FellBack | Resumed):
+        yield "resitta_falling_back", {}, float(isinstance(event, FellBack))
 
 
 class TensorBoard:

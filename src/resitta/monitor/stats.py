@@ -6,6 +6,7 @@ from torch import nn
 
 from resitta.memory.memory import Memory
 from resitta.method import AdapterLike
+from resitta.monitor.shadow.records import ShadowStats
 from resitta.norm.bn_layers import AdaptiveBN, bn_layers
 from resitta.norm.resibn import wasserstein
 from resitta.training.label_prior import LabelPriorStats
@@ -29,7 +30,8 @@ class Stats:
 
     `mean_entropy` is the mean over all predictions learned from so far. `drift` holds the Wasserstein distance W₂
     between each BatchNorm layer's statistics and the source's; it is empty for methods without statistics of their own.
-    `label_prior` tells how much the label prior intervenes, if there is one.
+    `label_prior` tells how much the label prior intervenes, if there is one; `shadow` how the answers compare with the
+    source's, with `shadow=`.
     """
 
     samples: int
@@ -38,6 +40,7 @@ class Stats:
     bank: BankStats | None
     drift: dict[str, float]
     label_prior: LabelPriorStats | None = None
+    shadow: ShadowStats | None = None
 
     @property
     def mean_drift(self) -> float:
@@ -57,6 +60,7 @@ def stats_of(adapter: AdapterLike) -> Stats:
         bank=None if memory is None else bank_stats(memory),
         drift=wasserstein_drift(network.model, adapter.source.model),
         label_prior=None if adapter.prior is None else adapter.prior.stats,
+        shadow=None if adapter.shadow is None else adapter.shadow.stats,
     )
 
 

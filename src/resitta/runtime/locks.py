@@ -82,9 +82,11 @@ class LockRank(IntEnum):
     """An adapter as a whole: its holder may use the learner."""
     CALLS = 1
     """The network that predicts for an adapter that learns in the background."""
-    QUEUE = 2
+    COMPARISON = 2
+    """What a shadow has compared."""
+    QUEUE = 3
     """The samples that wait for a learner thread, and the buffer of published weights."""
-    MOMENT = 3
+    MOMENT = 4
     """Locks inside which no other is taken."""
 
 

@@ -16,6 +16,7 @@ from resitta.errors import ResittaError
 from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_admin import AdminRoutes
+from resitta.serve.routes_feedback import FeedbackRoutes
 from resitta.serve.routes_predict import PredictRoutes
 from resitta.serve.routes_v2 import V2Routes
 from resitta.serve.security import AllowedHosts, check_site, require_token
@@ -53,8 +54,8 @@ def create_app(
 ) -> FastAPI:
     """Create the application around a service, which it starts and closes.
 
-    `token` protects the routes of `AdminRoutes`. `names` are the host names it answers to; None means any.
-    `model_name` is the model's name in the Open Inference Protocol.
+    `token` protects the routes of `AdminRoutes` and `FeedbackRoutes`. `names` are the host names it answers to; None
+    means any. `model_name` is the model's name in the Open Inference Protocol.
     """
 
     @asynccontextmanager
@@ -76,6 +77,7 @@ def create_app(
     app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
     app.include_router(V2Routes(predict, model_name).routes())
+    app.include_router(FeedbackRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     for path, (package, file, kind) in PAGES.items():
         content = files(package).joinpath(file).read_bytes()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resitta.monitor.callbacks import Callback
-from resitta.monitor.events import GuardEnded, GuardFired
+from resitta.monitor.events import FellBack, GuardEnded, GuardFired, Resumed
 
 Kind = Literal["control", "guard", "failure"]
 
@@ -21,7 +21,7 @@ class LogEntry:
 
 
 class Events(Callback):
-    """The latest entries. Thread-safe; as a callback it logs what the guard does.
+    """The latest entries. Thread-safe; as a callback it logs what guard and fallback do.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -37,7 +37,12 @@ class Events(Callback):
         self._events.append(LogEntry(time.time(), kind, text))
 
     def on_event(self, adapter: Any, event: object) -> None:
-        """Log that a guard fired, and that its reason ended."""
+        """Log that a guard fired, that its reason ended, and that another network answers."""
+        if isinstance(event, FellBack | Resumed):
+            now = "the source model answers now" if isinstance(event, FellBack) else "the adapted model answers again"
+            source, adapted = event.recent.source.value, event.recent.adapted.value
+            right = f"{source:.0%} of {event.recent.labelled} labelled images right, the adapted model {adapted:.0%}"
+            self.add("guard", f"{now}: the source model has {right}")
         if isinstance(event, GuardFired):
             text = f"{event.reason} is {event.value:.4g}, allowed is {event.bound:.4g}: {event.action}"
             if event.reason == "unknown":

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resitta.monitor.callbacks import Callback
+from resitta.monitor.events import Compared, FellBack, Labelled, Restarted, Resumed
 from resitta.report.axes import Span
 from resitta.report.figures import Series, lines
 
@@ -18,6 +20,8 @@ Point = dict[str, Any]
 
 SHORTEST, LONGEST = 60, 300
 """Seconds that a chart shows."""
+MOST_POINTS = 300
+"""Points of the comparison with the source that are kept."""
 GAP = 5
 """Seconds without a request that break a line."""
 CHARTS: dict[str, dict[str, str]] = {
@@ -28,6 +32,49 @@ CHARTS: dict[str, dict[str, str]] = {
 }
 """The lines of each chart: their names, and their keys in a point."""
 COLOURS = ("var(--accent, #c2410c)", "var(--second, #14336f)")
+
+
+class ShadowHistory(Callback):
+    """The comparison with the source over time: one point for each event of the shadow, the newest `MOST_POINTS`.
+
+    A point has all numbers that are known by then: `time`, `samples`, `falling_back`; `disagreement`, confidence and
+    entropy of both networks; `labelled`, their accuracies, and the difference with its interval.
+
+    >>> history = ShadowHistory(clock=lambda: 100.5)
+    >>> from resitta.monitor.shadow import Agreement
+    >>> found = Agreement(64, 0.5, 0.9, 0.8, 0.2, 0.4)
+    >>> history.on_event(None, Compared(samples=64, running=found, recent=found))
+    >>> history.points()[0]["time"], history.points()[0]["disagreement"]
+    (100.5, 0.5)
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._known: Point = {"falling_back": False}
+        self._points: deque[Point] = deque(maxlen=MOST_POINTS)
+
+    def on_event(self, adapter: Any, event: object) -> None:
+        """Add a point, with what the event tells and what others told before."""
+        if isinstance(event, Restarted):
+            self._known = {"falling_back": False}
+        if not isinstance(event, Compared | Labelled | FellBack | Resumed):
+            return
+        if isinstance(event, Compared):
+            numbers = vars(event.recent)
+        else:
+            found = event.recent
+            difference = {f"difference_{bound}": number for bound, number in vars(found.difference).items()}
+            accuracies = {"adapted_accuracy": found.adapted.value, "source_accuracy": found.source.value}
+            numbers = {"labelled": found.labelled, **accuracies, **difference}
+        if isinstance(event, FellBack | Resumed):
+            numbers |= {"falling_back": isinstance(event, FellBack)}
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in numbers.items()}
+        self._known = self._known | rounded
+        self._points.append({"time": round(self.clock(), 3), "samples": event.samples, **self._known})
+
+    def points(self) -> list[Point]:
+        """Return the points, the oldest first."""
+        return list(self._points)
 
 
 @dataclass

@@ -66,15 +66,18 @@ def make_adapter(
     seed: int = 0,
     guard: bool = True,
     device: str = "cpu",
+    shadow: float | None = None,
+    fallback: bool = False,
 ) -> Adapter:
     """Make a model, from its name or by calling it, and the adapter around it."""
-    options = dict(model_options or {})
-    network = create_model(model, checkpoint, **options) if isinstance(model, str) else model()
+    of_model = dict(model_options or {})
+    network = create_model(model, checkpoint, **of_model) if isinstance(model, str) else model()
     if isinstance(model, str) and not untrained:
-        _refuse_untrained(model, checkpoint, options, network)
+        _refuse_untrained(model, checkpoint, of_model, network)
     name = load_method(method)
     values = {**LASTING.get(name, {}), **by_method(settings or {}, [name])[name]}
-    return adapt(network.to(usable_device(device)), name, preset=preset, seed=seed, guard=guard, **values)
+    options: dict[str, Any] = {"seed": seed, "guard": guard, "shadow": shadow, "fallback": fallback}
+    return adapt(network.to(usable_device(device)), name, preset=preset, **options, **values)
 
 
 def serve(

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from resitta.monitor.shadow.records import METRICS, ShadowStats, shadow_metrics
 from resitta.serve.service import Service
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -54,6 +55,26 @@ class ServiceCollector(Collector):
         for layer, distance in stats.drift.items():
             drift.add_metric([layer], distance)
         yield drift
+        if stats.shadow is not None:
+            yield from shadow_families(stats.shadow)
+
+
+def shadow_families(shadow: ShadowStats) -> Iterator[Metric]:
+    """The metrics of the comparison with the source."""
+    feedback, families = shadow.feedback, dict[str, GaugeMetricFamily]()
+    counted = {
+        "resitta_shadow_compared": ("Images compared with the source.", shadow.running and shadow.running.compared),
+        "resitta_feedback_used": ("Labelled images.", feedback.running and feedback.running.labelled),
+        "resitta_feedback_not_compared": ("Labels of images that were not compared.", feedback.not_compared),
+        "resitta_feedback_unknown": ("Labels with ids that are not known.", feedback.unknown),
+        "resitta_fell_back": ("How often the source began to answer.", shadow.fell_back),
+    }
+    for name, (text, value) in counted.items():
+        yield CounterMetricFamily(name, text, value=value or 0)
+    for name, labels, number in shadow_metrics(shadow):
+        families.setdefault(name, GaugeMetricFamily(name, METRICS[name], labels=list(labels)))
+        families[name].add_metric(list(labels.values()), number)
+    yield from families.values()
 
 
 class ServiceMetrics:

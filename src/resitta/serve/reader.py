@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from resitta.monitor.shadow import Answered
 from resitta.serve.http_errors import Refused
 from resitta.serve.settings import Limits
 from resitta.serve.stream_priors import Correct, Stream, StreamPriors
@@ -18,15 +19,23 @@ Predicted = tuple[Tensor, int, list[bool]]
 """Logits, the version of the weights they come from, and which images will be learned from."""
 Predict = Callable[[Tensor, list[str], Correct], Predicted]
 """Predicts images, each with its client; the logits are corrected before they are answered."""
+Watch = Callable[[Tensor, Tensor], tuple[Tensor, Answered | None]]
+"""From images and their logits to those that are answered, and the ids of the images if they are compared."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a request: logits on the host, the version, and how many of its images will be learned from."""
+    """The answer to a request: logits on the host, the version, and how many of its images will be learned from.
+
+    With a shadow: the id of each image, whether it is compared, and whether the source's predictions are the answer.
+    """
 
     logits: Tensor
     version: int
     learned: int
+    ids: tuple[str, ...] = ()
+    compared: tuple[bool, ...] = ()
+    fallback: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,10 +56,17 @@ class Reader:
     >>> reader.close()
     """
 
-    def __init__(self, predict: Predict, limits: Limits, priors: StreamPriors | None = None) -> None:
+    def __init__(
+        self,
+        predict: Predict,
+        limits: Limits,
+        priors: StreamPriors | None = None,
+        watch: Watch = lambda _, logits: (logits, None),
+    ) -> None:
         self.predict = predict
         self.limits = limits
         self.priors = priors
+        self.watch = watch
         self.waiting = self.predicted = 0
         self._requests: deque[_Request] = deque()
         self._closed = False
@@ -112,15 +128,32 @@ class Reader:
             correct = partial(self._correct, streams=streams)
             images = torch.cat([request.images for request in requests])
             logits, version, learned = self.predict(images, clients, correct)
+            logits, answered = self.watch(images, logits)
             self.predicted += len(logits)
             parts = torch.split(logits.cpu(), [len(request.images) for request in requests])
         except Exception as error:
             for request in requests:
                 request.answer.set_exception(error)
             return
+        start = 0
         for request, part in zip(requests, parts, strict=True):
-            own, learned = learned[: len(part)], learned[len(part) :]
-            request.answer.set_result(Answer(part, version, sum(own)))
+            own = slice(start, start := start + len(part))
+            request.answer.set_result(Answer(part, version, sum(learned[own]), *shown(answered, own)))
 
     def _correct(self, logits: Tensor, streams: list[Stream | None]) -> Tensor:
         return logits if self.priors is None else self.priors.correct(logits, streams)
+
+
+def shown(answered: Answered | None, own: slice) -> tuple[tuple[str, ...], tuple[bool, ...], bool]:
+    """The ids of some images of a batch, which of them are compared, and whether the source answers.
+
+    >>> shown(Answered(range(7, 10), (True, False, True), fallback=False, epoch="1f"), slice(1, 3))
+    (('1f-8', '1f-9'), (False, True), False)
+    """
+    if answered is None:
+        return (), (), False
+    return (
+        tuple(f"{answered.epoch}-{number}" for number in answered.ids[own]),
+        answered.compared[own],
+        answered.fallback,
+    )

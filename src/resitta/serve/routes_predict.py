@@ -15,7 +15,7 @@ from torch import Tensor
 
 from resitta.serve import schema
 from resitta.serve.decoders import Decoders
-from resitta.serve.history import Floats, TrafficHistory
+from resitta.serve.history import Floats, ShadowHistory, TrafficHistory
 from resitta.serve.http_errors import Refused
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.reader import Answer
@@ -44,6 +44,8 @@ class PredictRoutes:
         self.limits = service.limits
         self.budget = BodyBudget(self.limits.max_bodies)
         self.history = TrafficHistory()
+        self.shadow_history = ShadowHistory()
+        service.adapter.add_callback(self.shadow_history)
         self.metrics = ServiceMetrics(service)
         self.decoders = Decoders(self.limits, self.metrics, service.size, resize)
 
@@ -96,9 +98,10 @@ class PredictRoutes:
         return self.service.stats()
 
     async def recent(self) -> dict[str, Any]:
-        """Report the last minutes second by second, and the classes predicted in the last minute."""
+        """Report the last minutes second by second, the classes of the last minute, and how the source compares."""
         now = int(self.history.clock())
-        return {"time": now, "points": self.history.points(), "classes": self.history.class_mix()}
+        shadow = self.shadow_history.points()
+        return {"time": now, "points": self.history.points(), "classes": self.history.class_mix(), "shadow": shadow}
 
     async def figures(self, width: Annotated[int, Query(ge=280, le=920)] = 520) -> dict[str, str]:
         """Draw the last minutes for the live page, as SVG."""
@@ -118,6 +121,10 @@ class PredictRoutes:
             for label, most, nats, every in zip(scores.labels.tolist(), *rounded, strict=True)
         ]
         content = {"predictions": predictions, "version": answer.version, "learned": answer.learned}
+        if answer.ids:
+            content["fallback"] = answer.fallback
+            for prediction, name, compared in zip(predictions, answer.ids, answer.compared, strict=True):
+                prediction |= {"id": name, "compared": compared}
         return JSONResponse(content), scores
 
 

@@ -2,31 +2,62 @@
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from resitta.serve.images import JSON, MULTIPART, RAW
 from resitta.serve.settings import Limits
 
+MOST_LABELS = 10_000
+"""Labels of one request."""
+
 
 class Prediction(BaseModel):
-    """The prediction for one image; the entropy is in nats."""
+    """The prediction for one image; the entropy is in nats.
+
+    A service with a shadow names each image by an `id`, for `/feedback`, and tells whether the image is `compared` with
+    the source: only labels of these can be used.
+    """
 
     label: int
     name: str
     confidence: float
     entropy: float
     probabilities: list[float]
+    id: str = ""
+    compared: bool = False
 
 
 class Predictions(BaseModel):
     """One prediction per image, in their order.
 
-    `version` is the state of the model that predicted; `learned` is how many of the images it will learn from.
+    `version` is the state of the model that predicted; `learned` is how many of the images it will learn from;
+    `fallback` tells that the source model predicted instead.
     """
 
     predictions: list[Prediction]
     version: int
     learned: int
+    fallback: bool = False
+
+
+class Labels(BaseModel):
+    """The ids of images, as `/predict` answered them, and the class of each: its number or its name."""
+
+    model_config = ConfigDict(extra="forbid")
+    ids: list[str] = Field(min_length=1, max_length=MOST_LABELS)
+    labels: list[StrictInt | str] = Field(min_length=1, max_length=MOST_LABELS)
+
+
+class LabelCount(BaseModel):
+    """How many labels were used, of images that were not compared, and of ids that are not known.
+
+    `falling_back` tells whether the source model answers from now on.
+    """
+
+    used: int
+    not_compared: int
+    unknown: int
+    falling_back: bool
 
 
 class Sample(BaseModel):
@@ -82,6 +113,15 @@ def images(limits: Limits) -> dict[str, Any]:
     single = {kind: {"schema": raw | {"contentMediaType": kind}} for kind in RAW}
     content = {**single, MULTIPART: several(raw), JSON: several(base64)}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def labels() -> dict[str, Any]:
+    """Describe the body of `/feedback`.
+
+    >>> labels()["requestBody"]["content"]["application/json"]["schema"]["required"]
+    ['ids', 'labels']
+    """
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": Labels.model_json_schema()}}}}
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:

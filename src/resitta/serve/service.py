@@ -12,12 +12,17 @@ from torch import Tensor
 from resitta.adapter import Adapter
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting
+from resitta.monitor.shadow import Answered, FeedbackCount
 from resitta.serve.events import Events
+from resitta.serve.http_errors import Refused
 from resitta.serve.reader import Answer, Predict, Reader
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 from resitta.serve.stream_priors import StreamPriors
 from resitta.serve.writer import Report, Task, Writer
+
+MOST_DIGITS = 16
+"""Digits of an image's number."""
 
 
 class LearnerService(Protocol):
@@ -75,6 +80,7 @@ class Service:
         connect: Connect = connect_threads,
     ) -> None:
         self.adapter = adapter
+        adapter.corrects = False  # answers are made of the published weights, outside the adapter's calls
         self.size = size
         self.limits = limits or Limits()
         classes = self._count_classes()
@@ -90,7 +96,7 @@ class Service:
             self.claim.release()
             raise
         self.priors = StreamPriors.of(adapter.method, most=self.limits.streams)
-        self.readers = [Reader(predict, self.limits, self.priors) for predict in predicts]
+        self.readers = [Reader(predict, self.limits, self.priors, self._watch) for predict in predicts]
 
     def start(self) -> None:
         """Start learning and predicting."""
@@ -121,6 +127,34 @@ class Service:
         client's name of the stream that they come from, in this order; a label prior corrects only named streams.
         """
         return min(self.readers, key=lambda reader: reader.waiting).submit(images, client, stream)
+
+    def feedback(self, ids: Sequence[str], labels: Sequence[int]) -> FeedbackCount:
+        """Take the labels of images by the ids of their answers; those of another epoch are unknown.
+
+        >>> import tempfile, resitta
+        >>> from resitta.conformance import tiny_network
+        >>> adapter = resitta.adapt(tiny_network(), shadow=1.0)
+        >>> with Service(adapter, size=8, state=Path(tempfile.mkdtemp())) as service:
+        ...     answer = service.submit(torch.rand(2, 3, 8, 8)).result()
+        ...     service.feedback([*answer.ids, "0-1"], [3, 4, 0])
+        FeedbackCount(used=2, not_compared=0, unknown=1, falling_back=False)
+        """
+        shadow = self.adapter.shadow
+        if shadow is None:
+            raise Refused(409, "nothing is compared with the source; start the service with --shadow, such as 0.05")
+        with shadow.lock:  # the epoch must not change meanwhile
+            count = shadow.feedback(self.adapter.source, [number_of(name, shadow.epoch) for name in ids], labels)
+        shadow.report(self.adapter.emit)
+        return count
+
+    def _watch(self, images: Tensor, logits: Tensor) -> tuple[Tensor, Answered | None]:
+        """Compare with the source, if there is a shadow."""
+        shadow = self.adapter.shadow
+        if shadow is None:
+            return logits, None
+        answer = shadow.watch(self.adapter.source, images, logits)
+        shadow.report(self.adapter.emit)
+        return answer, shadow.answered
 
     @property
     def ready(self) -> bool:
@@ -157,6 +191,7 @@ class Service:
             "names": self.names,
             "size": self.size,
         }
+        stats["shadow"] = stats["adapter"].pop("shadow")
         if self.priors is not None:
             stats["adapter"]["label_prior"] = self.priors.summary()
         if report.readers is not None:
@@ -169,3 +204,13 @@ class Service:
             grey = torch.full((1, 3, self.size, self.size), 0.5, device=adapter.source.device)
             logits: Tensor = adapter(grey)
         return logits.shape[1]
+
+
+def number_of(name: str, epoch: str) -> int:
+    """The number of an image in its epoch; -1, which no image has, if the id is of another epoch or none at all.
+
+    >>> number_of("1f-8", "1f"), number_of("2e-8", "1f"), number_of("1f-x", "1f")
+    (8, -1, -1)
+    """
+    found, _, number = name.partition("-")
+    return int(number) if found == epoch and number.isdecimal() and len(number) < MOST_DIGITS else -1

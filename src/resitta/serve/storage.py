@@ -83,7 +83,7 @@ class Saver:
         self.failed = 0
         """How many snapshots could not be written."""
         self._fails = False
-        self._saved = (version, adapter.samples)
+        self._saved = self._state(version)
         self._due = time.monotonic() + every
 
     @property
@@ -97,7 +97,7 @@ class Saver:
         A failure, such as a full disk, is reported; the next save that is due tries again.
         """
         self._due = time.monotonic() + self.every
-        state = (version, self.adapter.samples)
+        state = self._state(version)
         try:
             if state != self._saved or not self.folder.versions():
                 self.folder.save(self.adapter, version)
@@ -113,6 +113,11 @@ class Saver:
             self.events.add("control", f"saving works again, version {version} saved")
         self._fails = False
         return None
+
+    def _state(self, version: int) -> tuple[int, int, bool]:
+        """What is worth a snapshot when it changes."""
+        shadow = self.adapter.shadow
+        return version, self.adapter.samples, shadow is not None and shadow.falling_back
 
 
 def not_saved(what: str, error: Exception) -> Refused:
