@@ -17,6 +17,7 @@ from resitta.method import Learner, Method, graphed, register
 from resitta.norm.incremental_bn import (
     IncrementalBN,
     Observation,
+    class_weights,
     incremental_layers,
     measuring,
     observing,
@@ -53,9 +54,10 @@ class Tide(Method):
     """Statistics of the domain at hand, from its first images on; a bank to learn from; a label prior in time.
 
     A domain begins where the signatures of the images change (`change_bound`). BatchNorm then starts on the source
-    statistics, which count as `strength` samples, and averages over all images since, at most `quota` of each class. A
-    domain that has been here before (`recall_bound`) starts on the statistics it had. Once in `update_every` samples
-    the affine parameters learn from the bank, by ROID's soft likelihood ratio, and are pulled toward the source.
+    statistics, which count as `strength` samples, and averages over all images since, balanced between classes: they
+    count the more the more classes they show (`quota`, `ceiling`). A domain that has been here before (`recall_bound`)
+    starts on the statistics it had. Once in `update_every` samples the affine parameters are pulled toward the source
+    (`anchor`), and learn from the bank by ROID's soft likelihood ratio, the less often the fewer classes come.
 
     A call returns logits that know the statistics of its own batch where the domain is new or the batch holds many
     classes (`diversity`). If images of several domains come side by side, each is normalised with the statistics of the
@@ -69,7 +71,8 @@ class Tide(Method):
         "temporal", doc="correct predictions by what the images before tell, where neighbours share a class"
     )
     strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count")
-    quota: float = setting(4.0, above=0, doc="as how many samples the images of one class count at most")
+    quota: float = setting(4.0, above=0, doc="as how many samples the images of a single class count at most")
+    ceiling: float = setting(96.0, above=0, doc="as how many samples those of all classes count at most")
     change_bound: float | None = setting(
         2.4, above=0, doc="a domain begins where signatures move by this many standard deviations; none: never"
     )
@@ -82,7 +85,7 @@ class Tide(Method):
     )
     lr: float = setting(5e-4, at_least=0, doc="learning rate of Adam; 0 adapts statistics alone")
     anchor: float = setting(
-        0.01, at_least=0, at_most=1, doc="pulls the parameters toward the source by this factor after each step"
+        0.01, at_least=0, at_most=1, doc="pulls the parameters toward the source by this factor at each update"
     )
     capacity: int = setting(64, at_least=2, doc="samples in the bank")
     update_every: int = setting(64, at_least=1, doc="samples between two updates of the parameters")
@@ -170,7 +173,8 @@ class TideLearner(Learner):
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their classes; return the logits that follow."""
         assignment = self._rows(logits.argmax(dim=1) % len(self.counts), kept)
-        batch = Observation(assignment, self.counts, self.counts.clamp(max=self.method.quota), self.strength)
+        weights = class_weights(self.counts, quota=self.method.quota, ceiling=self.method.ceiling)
+        batch = Observation(assignment, self.counts, weights, self.strength)
         with torch.no_grad(), observing(self.network, batch):
             return self.network(images)
 
@@ -189,11 +193,18 @@ class TideLearner(Learner):
         return assignment
 
     def update(self, diversity: float) -> None:
-        """Learn from everything in the bank: each time where all classes come, the less often the fewer do."""
+        """Learn from everything in the bank: each time where all classes come, the less often the fewer do.
+
+        In between the parameters return toward the source: long runs of a class offer nothing better.
+        """
+        if not self.method.lr:
+            return
         self.credit += diversity
-        if self.credit >= 1 and self.bank.size > 1 and self.method.lr and not self.mixed.on:
+        if self.credit >= 1 and self.bank.size > 1 and not self.mixed.on:
             self.credit -= 1
             self.learn(self.bank.samples)
+        else:
+            self.anchor(self.network.parameters())
 
     @graphed
     def learn(self, samples: Tensor) -> Tensor:

@@ -31,6 +31,28 @@ class Observation:
     """The row of each sample, if each row is a group of samples that is normalised with statistics of its own."""
 
 
+def class_weights(counts: Tensor, *, quota: float, ceiling: float) -> Tensor:
+    """As how many samples each class counts, from how many it has.
+
+    Classes weigh alike, but for those with fewer than `quota` samples. All together weigh W samples, where
+
+        1/W = (1/P - 1/K) / quota + 1 / min(N, ceiling)
+
+    for N samples of K classes, as diverse as P classes of equal size (inverse Simpson index): a mean over all classes
+    is exact but for the number of samples, one over a few of them is off by what sets classes apart.
+
+    >>> cases = torch.tensor([[0.0, 990.0], [2.0, 2.0], [500.0, 490.0]])
+    >>> [round(float(class_weights(counts, quota=4.0, ceiling=96.0).sum())) for counts in cases]
+    [7, 4, 96]
+    """
+    samples = counts.sum()
+    alike = counts.square().sum() / samples.square().clamp(min=TINY)
+    lacking = (alike - 1 / len(counts)).clamp(min=0)
+    rows = counts.clamp(max=quota)
+    total = 1 / (lacking / quota + 1 / samples.clamp(min=TINY, max=ceiling))
+    return rows * (total / rows.sum().clamp(min=TINY))
+
+
 def pooled(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor) -> Tensor:
     """The mean and variance of a mixture: rows of first and second moments, R×2×C, and prior statistics, 2×C.
 
