@@ -33,6 +33,7 @@ from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, LabelPriorSwitched, Listener, Restarted
 from resitta.monitor.guard import Guard, GuardCallback, guard_callback
 from resitta.monitor.shadow import Answered, FeedbackCount
+from resitta.monitor.shadow.records import NOTHING_ANSWERED
 from resitta.monitor.shadow.shadow import Shadow
 from resitta.monitor.stats import Stats, stats_of
 from resitta.norm.requirements import check_model
@@ -313,9 +314,9 @@ class Adapter(nn.Module):
         predicted = predict_early(images, pixels, predict) if early else None
         finite = pixels.check(self.options.non_finite)
         if finite is not None:
+            seen = images if self.shadow is None else images.nan_to_num(nan=0.0, posinf=1.0, neginf=0.0)
             answer = (lambda images: self._peek(predict(images))) if paused else learn
-            logits = answer_finite(images, finite, predict, answer)
-            return images.nan_to_num(nan=0.0, posinf=1.0, neginf=0.0), logits
+            return seen, answer_finite(images, finite, predict, answer)
         if not paused:
             return images, learn(images, predicted)
         return images, self._peek(predict(images) if predicted is None else predicted)
@@ -430,8 +431,11 @@ class Adapter(nn.Module):
 
     @property
     def answered(self) -> Answered:
-        """The ids of the images of this thread's last call, and which are compared with the source (`shadow=`)."""
-        return self._shadow().answered
+        """The ids of the images of this thread's last call, and which are compared with the source.
+
+        Without `shadow=`, images have no ids.
+        """
+        return NOTHING_ANSWERED if self.shadow is None else self.shadow.answered
 
     def feedback(self, ids: Any, labels: Any) -> FeedbackCount:
         """Take the labels of images that were predicted before; `stats.shadow.feedback` compares by them.

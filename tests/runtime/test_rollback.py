@@ -461,9 +461,13 @@ def test_recorded_graphs_go_on_with_what_was_rolled_back(model: nn.Module, varia
 def test_freed_buffers_are_made_again() -> None:
     layer = nn.Linear(2, 2)
     rollback, before = Rollback(layer), layer.weight.detach().clone()
+
+    def fail() -> None:
+        layer.weight.data.add_(1)
+        raise MemoryError
+
     for _ in range(2):
         with pytest.raises(MemoryError), rollback.unless_complete():
-            layer.weight.data.add_(1)
-            raise MemoryError
+            fail()
         rollback.free()
         assert torch.equal(layer.weight, before)

@@ -1,6 +1,7 @@
 """Weights are handed over as a whole: all tensors of one put, or none."""
 
 import threading
+from itertools import count
 
 import pytest
 import torch
@@ -53,20 +54,23 @@ def test_two_threads_never_mix_two_puts() -> None:
     weights, stop = WeightHandoff(target), threading.Event()
 
     def write() -> None:
-        for version in range(1, 400):
+        for version in count(1):
             torch._foreach_zero_(source)
             torch._foreach_add_(source, version)
             weights.put(source, version)
-        stop.set()
+            if stop.is_set():
+                return
 
     writer = threading.Thread(target=write)
     writer.start()
     taken = 0
-    while not stop.is_set():
-        taken += weights.take()
-        assert len({float(value) for tensor in target for value in (tensor[0], tensor[-1])}) == 1
-    writer.join()
-    assert taken > 1
+    try:
+        while taken < 200:
+            taken += weights.take()
+            assert len({float(value) for tensor in target for value in (tensor[0], tensor[-1])}) == 1
+    finally:
+        stop.set()
+        writer.join()
 
 
 def test_what_is_read_is_the_newest_version_and_a_copy() -> None:

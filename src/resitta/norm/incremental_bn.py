@@ -97,9 +97,9 @@ def misfit(found: Tensor, expected: Tensor) -> Tensor:
 class IncrementalBN(RunningBN):
     """Normalise with statistics of the domain so far, held in the running statistics of the caller's layer.
 
-    Inside `observing` a forward pass adds the batch to them first; if its samples are in groups, it normalises each with
-    the statistics of its group. Inside `own_statistics` a pass normalises with those of the batch, and gradients flow
-    through them.
+    Inside `observing` a forward pass adds the batch to them first; if its samples are in groups, it normalises each
+    with the statistics of its group. Inside `own_statistics` a pass normalises with those of the batch, and gradients
+    flow through them.
 
     >>> layer = IncrementalBN(nn.BatchNorm1d(1).eval(), rows=2, domains=1)
     >>> counts = torch.tensor([1.0, 0.0])

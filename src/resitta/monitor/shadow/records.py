@@ -31,6 +31,10 @@ class Answered:
     epoch: str
 
 
+NOTHING_ANSWERED = Answered(range(0), (), fallback=False, epoch="")
+"""The images of no call."""
+
+
 @dataclass(frozen=True)
 class Agreement:
     """The adapted and the source network on the same images: how often their classes differ, and how sure they are."""

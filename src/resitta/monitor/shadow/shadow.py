@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from resitta.monitor.events import Compared, FellBack, Labelled, Resumed
 from resitta.monitor.shadow.ids import Ids, chosen, whole_numbers
 from resitta.monitor.shadow.ledger import Ledger
 from resitta.monitor.shadow.pending import Pending, rows
-from resitta.monitor.shadow.records import Answered, FeedbackCount, FeedbackStats, ShadowStats
+from resitta.monitor.shadow.records import NOTHING_ANSWERED, Answered, FeedbackCount, FeedbackStats, ShadowStats
 from resitta.runtime.locks import LockRank, new_lock
 from resitta.training.network import Network
 
@@ -88,8 +89,7 @@ class Shadow:
     @property
     def answered(self) -> Answered:
         """The images of this thread's last call."""
-        none = Answered(range(0), (), fallback=False, epoch=self.epoch)
-        found: Answered = getattr(self._calls, "answered", none)
+        found: Answered = getattr(self._calls, "answered", replace(NOTHING_ANSWERED, epoch=self.epoch))
         return found
 
     def report(self, emit: Callable[[object], None]) -> None:
