@@ -103,15 +103,25 @@ class Memory(nn.Module, ABC):
         kept = self.images[: self.size]
         return kept if self.storage is None or self.size == 0 else self.storage.bring_back(kept)
 
+    def screened(self, images: Tensor, logits: Tensor) -> Tensor:
+        """Return the logits, NaN for samples that a guard keeps out; call it once for a batch."""
+        return self.screen(images, logits) if self.screen else logits
+
     def fill(self, images: Tensor, logits: Tensor, *, every: int) -> Iterator[None]:
         """Add a batch in stream order; yield after every `every`-th sample of the stream, when an update is due."""
+        return self.offer(images, self.screened(images, logits), every=every)
+
+    def offer(self, images: Tensor, logits: Tensor, *, every: int, first: int = 0) -> Iterator[None]:
+        """The same with logits that are `screened` already; samples before the `first` are counted, but not added."""
         self._make_room(images)
         self.classes = logits.shape[1]
-        labels, entropies = labels_and_entropies(self.screen(images, logits) if self.screen else logits, self.replay)
+        labels, entropies = labels_and_entropies(logits, self.replay)
         places = np.arange(len(images))
         if self.screen and not np.isfinite(entropies).all():
             places = np.flatnonzero(np.isfinite(entropies))
             images, labels, entropies = images[torch.from_numpy(places)], labels[places], entropies[places]
+        if first:
+            entropies = np.where(places < first, np.nan, entropies)
         start = 0
         while start < len(images):
             stop = min(len(images), start + every - self.clock % every)

@@ -158,14 +158,15 @@ class TideLearner(Learner):
             self._recall()
         if self.mixed(signatures[start:]):
             self._regroup()
-        kept = logits.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
+        screened = self.bank.screened(images, logits)
+        kept = screened.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
         observe = self.observe_groups if self.mixed.on else self.observe
         newer = observe(images, logits, kept).clone()
         diversity = self._diversity(labels)
         revise = self.mixed.on or self.seen < self.method.strength or diversity > self.method.diversity
         self.seen += len(images) - start
         self.updates += 1
-        for _ in self.bank.fill(images, logits.where(kept[:, None], float("nan")), every=self.method.update_every):
+        for _ in self.bank.offer(images, screened, every=self.method.update_every, first=start):
             self.update(diversity)
         return newer.where(kept[:, None], float("nan")) if revise else None
 
