@@ -40,7 +40,8 @@ def test_the_demo_of_photographs_ends_in_a_page_with_the_timeline(
         assert words in text
     assert "resitta demo --seed=1 --samples=20" in text
     found = records(quick)
-    assert {"source", "bn", "rotta", "resitta"} <= set(found)
+    assert set(found) == {"source", "bn", "rotta", "resitta", "tide"}
+    assert "Tide" in text.partition("</h1>")[0].rpartition("<h1>")[2], "the page is about the method with the prior"
     assert all(record.samples == 15 * 20 for record in found.values())
 
 

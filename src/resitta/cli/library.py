@@ -41,8 +41,8 @@ def demo(
     samples
         Images per corruption (default: 500 photographs of 2,000, or 3,000 digits). A few hundred digits are too few.
     methods
-        The methods to compare, also your own as path/to/file.py:name (default: source, bn, rotta, resitta and one with
-        a label prior; of digits, source, bn, tent, rotta and resitta).
+        The methods to compare, also your own as path/to/file.py:name (default: source, bn, rotta, resitta and tide; of
+        digits, source, bn, tent, rotta and resitta).
     fast
         Use 100 photographs, or 300 digits, per corruption: a quick test, too short to compare methods.
     retrain

@@ -13,7 +13,6 @@ from resitta.bench.runner import BenchSpec
 from resitta.data.datasets import ArrayImages
 from resitta.demo.subject import Bar, Subject
 from resitta.errors import BadSetting, require
-from resitta.methods import ResiTTA
 from resitta.models import create
 
 FOLDER = Path(__file__).parent / "photographs"
@@ -21,16 +20,15 @@ CHECKPOINT = FOLDER / "cifar10-wrn16x1.safetensors"
 MODEL = "wrn16x1"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 EACH, SIDE = 200, 32
-TIDE = ResiTTA(reset_on_shift=2, label_prior="temporal", feedback=True)
-"""The method that the page is about."""
 
 INTRO = """A small network (WRN-16-1) was trained on clean photographs. The stream has 15 corruptions in sequence, no
 domain labels, and temporally correlated classes: neighbouring images mostly show the same class. The methods see no
 labels; they adapt to the images alone.
 
 BN normalises by the batch at hand, which holds few classes on such a stream. RoTTA and ResiTTA keep a balanced memory
-and move the statistics slowly. A label prior in time also uses the correlation: what the last images showed tells much
-about the next one."""
+and move the statistics slowly. Tide looks for changes of domain and averages the statistics of each domain from its
+first images on, balanced between classes. Its label prior in time uses the correlation: what the last images showed
+tells much about the next one."""
 
 FEW = """{samples} images per corruption instead of {usual} are few to adapt to, and the errors are not those of the
 README. Plain `resitta demo` compares the methods."""
@@ -70,7 +68,7 @@ PHOTOGRAPHS = Subject(
     intro=INTRO,
     few=FEW,
     classes=CLASSES,
-    methods=("source", "bn", "rotta", "resitta", TIDE),
+    methods=("source", "bn", "rotta", "resitta", "tide"),
     samples=500,
     fast_samples=100,
     open=open_bench,

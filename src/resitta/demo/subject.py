@@ -7,7 +7,6 @@ from typing import Protocol
 
 from resitta.bench.loop import Progress
 from resitta.bench.runner import BenchSpec
-from resitta.method import Method
 
 Bar = Callable[[str], Progress]
 """Makes a progress bar of a title."""
@@ -28,7 +27,7 @@ class Subject:
     intro: str
     few: str
     classes: tuple[str, ...]
-    methods: tuple[str | Method, ...]
+    methods: tuple[str, ...]
     samples: int
     fast_samples: int
     open: Open
