@@ -1,4 +1,4 @@
-"""Hooks of the site's build: a page for each registered method, the changelog, and blocks of formulas."""
+"""Hooks of the site's build: a page for each registered method, the changelog, the notebooks, blocks of formulas."""
 
 import inspect
 import re
@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = ("source", "bn", "pl", "tent", "lame", "cotta", "note", "rotta", "resitta")
 """The order of the paper's tables; further methods follow."""
 FORMULAS = ROOT / "docs" / "methods" / "formulas"
+NOTEBOOKS = ROOT / "examples" / "notebooks"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -30,16 +31,19 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the generated pages."""
+    """Add the generated pages, and the notebooks as files to download."""
     for name in names():
         files.append(File.generated(config, f"methods/{name}.md", content=method_page(get_method(name))))
     changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
     files.append(File.generated(config, "changelog.md", content=changelog))
+    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{notebook.name}", content=notebook.read_text("utf-8")))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the table of methods where a page asks for it."""
+    """Put the table of methods where a page asks for it; let links to notebooks lead to those of the site."""
+    markdown = markdown.replace("](../../examples/notebooks/", "](../notebooks/")
     return markdown.replace("<!-- methods -->", method_table())
 
 
