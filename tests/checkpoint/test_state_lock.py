@@ -73,9 +73,8 @@ import os, sys, time
 from pathlib import Path
 from resitta.checkpoint.state_lock import Claim
 claim = Claim(Path(sys.argv[1]))
-child = os.fork()
-if child:
-    print(child, flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)  # not before the child has let go of the folder
 time.sleep(100)
 """
 

@@ -1,5 +1,6 @@
 """The soft likelihood ratio, a loss on certainty whose gradient does not vanish (Marsden et al., WACV 2024)."""
 
+import torch
 from torch import Tensor
 
 CLIP = 0.99
