@@ -28,6 +28,7 @@ from resitta.training.change_points import Change, ChangePoints
 from resitta.training.domain_memory import DomainMemory
 from resitta.training.entropy import entropy
 from resitta.training.image_signature import image_signature
+from resitta.training.mirrored_view import MirroredView, mean_prediction
 from resitta.training.mixed_domains import MixedDomains
 from resitta.training.network import Network
 from resitta.training.optimizer import Adam
@@ -59,9 +60,11 @@ class Tide(Method):
     starts on the statistics it had. Once in `update_every` samples the affine parameters are pulled toward the source
     (`anchor`), and learn from the bank by ROID's soft likelihood ratio, the less often the fewer classes come.
 
-    A call returns logits that know the statistics of its own batch where the domain is new or the batch holds many
-    classes (`diversity`). If images of several domains come side by side, each is normalised with the statistics of the
-    images like it (`groups`). A paused or exported adapter predicts with one set of statistics.
+    The pass that adds a batch to the statistics sees mirrored images, and a call returns the mean of the predictions of
+    both (`mirror`), as long as the network is about as certain of mirrored images and agrees on them. Where the domain is
+    new, a call returns the later prediction alone; without mirrored images it does so where a batch holds many classes
+    (`diversity`), too. If images of several domains come side by side, each is normalised with the statistics of the
+    images like it (`groups`). A paused or exported adapter predicts once, with one set of statistics.
     """
 
     title: ClassVar[str] = "Tide"
@@ -80,6 +83,7 @@ class Tide(Method):
     recall_bound: float = setting(1.0, at_least=0, doc="how near the signature of a remembered domain must be")
     recalled_strength: float = setting(256.0, above=0, doc="as how many samples its statistics count then")
     groups: int = setting(4, at_least=0, doc="groups of images when domains come side by side; 0 for none")
+    mirror: bool = setting(True, doc="average with predictions of mirrored images where the network agrees on them")
     diversity: float = setting(
         0.6, at_least=0, doc="from which share of the classes a batch could hold its own statistics are used"
     )
@@ -125,6 +129,7 @@ class TideLearner(Learner):
         self.changes = ChangePoints(method.change_bound or float("inf"))
         self.past = DomainMemory(places)
         self.mixed = MixedDomains(method.groups).to(network.device)
+        self.mirrored = MirroredView().to(network.device)
         self.seen = 0
         self.credit = 0.0
         self.latest: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
@@ -160,15 +165,28 @@ class TideLearner(Learner):
             self._regroup()
         screened = self.bank.screened(images, logits)
         kept = screened.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
-        observe = self.observe_groups if self.mixed.on else self.observe
-        newer = observe(images, logits, kept).clone()
         diversity = self._diversity(labels)
-        revise = self.mixed.on or self.seen < self.method.strength or diversity > self.method.diversity
+        newer = self._observed(images, logits, kept, diverse=diversity > self.method.diversity)
         self.seen += len(images) - start
         self.updates += 1
         for _ in self.bank.offer(images, screened, every=self.method.update_every, first=start):
             self.update(diversity)
-        return newer.where(kept[:, None], float("nan")) if revise else None
+        return newer
+
+    def _observed(self, images: Tensor, logits: Tensor, kept: Tensor, *, diverse: bool) -> Tensor:
+        """Add the samples to the statistics; return the logits that follow, NaN where the given ones are as good."""
+        nothing = torch.full_like(logits, float("nan"))
+        if self.mixed.on:
+            return self.observe_groups(images, logits, kept).where(kept[:, None], nothing)
+        if self.seen < self.method.strength:  # the given logits are of other statistics: nothing to average with
+            return self.observe(images, logits, kept).where(kept[:, None], nothing)
+        if not self.method.mirror:
+            return self.observe(images, logits, kept).where(kept[:, None] & diverse, nothing)
+        chosen = self.mirrored.chosen(len(images))
+        newer = self.observe(images.flip(-1).where(chosen[:, None, None, None], images), logits, kept)
+        helps = self.mirrored(logits, newer, chosen & kept)
+        both = mean_prediction(logits, newer).where(helps, nothing)
+        return both.where(chosen[:, None], newer if diverse else nothing).where(kept[:, None], nothing)
 
     @graphed
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:

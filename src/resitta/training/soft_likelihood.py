@@ -1,6 +1,5 @@
 """The soft likelihood ratio, a loss on certainty whose gradient does not vanish (Marsden et al., WACV 2024)."""
 
-import torch
 from torch import Tensor
 
 CLIP = 0.99
@@ -12,6 +11,7 @@ FLOOR = 1e-5
 def soft_likelihood_ratio(logits: Tensor) -> Tensor:
     """ℓ = -Σ q log(q / (1-q) + 1e-5) of each row, with q = min(p, .99).
 
+    >>> import torch
     >>> soft_likelihood_ratio(torch.zeros(1, 2)).abs().round(decimals=4)  # a ratio of one
     tensor([0.])
     """
@@ -22,6 +22,7 @@ def soft_likelihood_ratio(logits: Tensor) -> Tensor:
 def normalized(values: Tensor) -> Tensor:
     """Values moved and scaled to [0, 1]; equal ones, such as a single one, become 0.
 
+    >>> import torch
     >>> normalized(torch.tensor([1.0, 2.0, 5.0])), normalized(torch.tensor([3.0]))
     (tensor([0.0000, 0.2500, 1.0000]), tensor([0.]))
     """
