@@ -7,7 +7,7 @@
     python benchmarks/label_prior.py --speed --device cuda
 
 Logits of a method on a stream are recorded once, in --out, and corrected offline: the same as `label_prior="temporal"`
-without feedback. "slots" is the temporally correlated order with images shuffled inside each slot. Needs the folder of
+without feedback. Needs the folder of
 testbeds, as benchmarks/beds.py does. --speed measures the time of artificial logits instead, and needs nothing.
 """
 
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, get_args
 
 import torch
 from beds import TESTBEDS, load_network, with_testbeds
@@ -25,10 +25,9 @@ from torch import Tensor
 from resitta import adapt
 from resitta.bench.experiments import TASKS
 from resitta.bench.loop import Metrics
-from resitta.bench.protocol import OrderName, Protocol, open_domains
+from resitta.bench.protocol import OrderName, open_domains
 from resitta.training.label_prior import Lookahead, TemporalPrior
 
-ORDERS = ("ptta", "slots", "sorted", "iid", "mixed")
 BATCH = 64
 
 
@@ -49,7 +48,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = with_testbeds(__doc__)
-    parser.add_argument("--orders", nargs="+", choices=ORDERS, default=["ptta", "slots", "iid", "mixed"])
+    parser.add_argument("--orders", nargs="+", choices=get_args(OrderName), default=["ptta", "slots", "iid", "mixed"])
     parser.add_argument("--methods", nargs="+", default=["source", "resitta"])
     parser.add_argument("--per-domain", type=int, default=None, help="images per corruption (default: all)")
     parser.add_argument("--seed", type=int, default=1)
@@ -66,7 +65,7 @@ def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Tensor, Tensor]]
     model, images = load_network(args.bed, args.beds, args.device), args.beds / TESTBEDS[args.bed].images
     sets = open_domains(protocol, images, cache=args.out / args.bed / "corrupted", device=args.device)
     for order in args.orders:
-        stream = of_order(protocol, order).stream(sets, args.seed)
+        stream = replace(protocol, order=order).stream(sets, args.seed)
         for method in args.methods:
             path = args.out / args.bed / f"{method}-{order}-{args.per_domain}-{args.seed}.pt"
             if not path.exists():
@@ -78,13 +77,6 @@ def recordings(args: argparse.Namespace) -> Iterator[tuple[str, Tensor, Tensor]]
                 torch.save({"logits": logits, "labels": labels}, path)
             kept = torch.load(path, weights_only=True)
             yield f"{method}, {order}", kept["logits"], kept["labels"]
-
-
-def of_order(protocol: Protocol, order: str) -> Protocol:
-    """The protocol with another order of images."""
-    if order == "slots":
-        return replace(protocol, order="ptta", within_slot="shuffled")
-    return replace(protocol, order=cast(OrderName, order))
 
 
 def measured(logits: Tensor, labels: Tensor) -> tuple[float, float, float]:

@@ -28,6 +28,12 @@ def temporally_correlated() -> str:
     return heat_table(everything(), "ptta")
 
 
+@table("which-slots")
+def correlated_and_shuffled() -> str:
+    """Streams whose time slots hold few classes, shuffled inside each."""
+    return heat_table(everything(), "slots")
+
+
 @table("which-iid")
 def shuffled() -> str:
     """Shuffled streams, one domain after the other."""

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 from recommendations import Run, changed, rank, read
 from table_matrix import EMPTY, ORDERED, everything, named
@@ -11,8 +12,9 @@ from table_tools import markdown, table
 
 from resitta.method import get_method
 from resitta.methods.recommend import Cell, Measurements
+from resitta.names import OrderName
 
-ORDERS = ("ptta", "sorted", "iid", "mixed")
+ORDERS = get_args(OrderName)
 ENOUGH = 0.75
 """A stream counts if this share of the methods was measured on it."""
 LEAST_VISITS = 4
@@ -82,7 +84,7 @@ def shown(regrets: dict[Stream, float], bed: str) -> str:
     """The regrets on a testbed in all orders.
 
     >>> shown({("a", "ptta"): 0.0, ("a", "iid"): 1.25}, "a")
-    '0.0 · – · 1.2 · –'
+    '0.0 · – · – · 1.2 · –'
     """
     return " · ".join(f"{regrets[bed, order]:.1f}" if (bed, order) in regrets else "–" for order in ORDERS)
 

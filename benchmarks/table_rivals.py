@@ -17,7 +17,13 @@ BEDS = {
     LARGE: "CIFAR-100, ResNeXt-29, 2,000 per corruption",
     FAMOUS: "ImageNet, ResNet-50, 2,000 per corruption",
 }
-ORDERS = {"ptta": "PTTA", "sorted": "sorted by label", "iid": "shuffled", "mixed": "mixed"}
+ORDERS = {
+    "ptta": "PTTA",
+    "slots": "PTTA, shuffled slots",
+    "sorted": "sorted by label",
+    "iid": "shuffled",
+    "mixed": "mixed",
+}
 
 
 @dataclass(frozen=True)

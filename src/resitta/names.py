@@ -39,7 +39,7 @@ EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 SHORT = {name: name.partition("_")[0] for name in CORRUPTIONS + EXTRA} | {"gaussian_blur": "gaussian_blur"}
 """The names as tables print them, such as "motion" for "motion_blur"; `corrupt` takes them too."""
 
-OrderName = Literal["ptta", "sorted", "iid", "mixed"]
+OrderName = Literal["ptta", "slots", "sorted", "iid", "mixed"]
 """How the images of a domain come."""
 
 Course = Literal["once", "gradual", "recurring"]

@@ -1,4 +1,6 @@
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from resitta.bench.protocol import GRADUAL, Protocol, open_domains
 from resitta.data.corruptions import CORRUPTIONS, write_cifar_c
 from resitta.data.datasets import ArrayImages, ImageSet
 from resitta.errors import BadData, BadSetting, UnknownName
+from resitta.names import OrderName
 
 
 def sets_for(protocol: Protocol, n: int = 40) -> dict[tuple[str, int], ImageSet]:
@@ -33,13 +36,20 @@ def test_courses() -> None:
     assert stream.borders == tuple(range(0, 240, 40))
 
 
-@pytest.mark.parametrize("order", ["ptta", "sorted", "iid", "mixed"])
+@pytest.mark.parametrize("order", get_args(OrderName))
 def test_every_order_brings_every_image_once(order: str) -> None:
     protocol = Protocol(corruptions=("fog", "snow"), order=order)  # type: ignore[arg-type]
     stream = protocol.stream(sets_for(protocol), 1)
     pairs = set(zip(stream.domain.tolist(), stream.index.tolist(), strict=True))
     assert len(stream) == len(pairs) == 80
     assert (stream.borders == ()) == (order == "mixed")
+
+
+def test_slots_are_those_of_ptta_with_their_images_shuffled() -> None:
+    ptta = Protocol(corruptions=("fog",))
+    slots, mixed = replace(ptta, order="slots"), replace(ptta, within_slot="shuffled")
+    orders = [protocol.stream(sets_for(protocol), 3).index.tolist() for protocol in (ptta, slots, mixed)]
+    assert orders[0] != orders[1] == orders[2]
 
 
 def test_short_names_become_full_ones_and_wrong_ones_are_refused() -> None:

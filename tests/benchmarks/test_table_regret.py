@@ -43,16 +43,16 @@ def test_regret_is_the_distance_to_the_best_method_of_its_kind(table_regret: Any
     assert rows(table) == {
         "above the best (points)": ["A", "worst regret"],
         "---": ["--:", "--:"],
-        "`neo`": ["0.0 · – · 18.0 · –", "18.0"],
-        "`source`": ["5.0 · – · 20.0 · –", "20.0"],
-        "`tent`": ["25.0 · – · 0.0 · –", "25.0"],
+        "`neo`": ["0.0 · – · – · 18.0 · –", "18.0"],
+        "`source`": ["5.0 · – · – · 20.0 · –", "20.0"],
+        "`tent`": ["25.0 · – · – · 0.0 · –", "25.0"],
         "*with the order of labels*": ["", ""],
-        "`lame`": ["0.0 · – · 1.0 · –", "1.0"],
-        "`cofa`": ["1.5 · – · 0.0 · –", "1.5"],
+        "`lame`": ["0.0 · – · – · 1.0 · –", "1.0"],
+        "`cofa`": ["1.5 · – · – · 0.0 · –", "1.5"],
     }
     assert list(rows(table))[2:5] == ["`neo`", "`source`", "`tent`"]
     other = rows(table_regret.regret_table(Measurements(BEDS, tuple(found)), batch_norm=False))
-    assert other["`source`"] == ["– · – · 0.0 · –", "0.0"]
+    assert other["`source`"] == ["– · – · – · 0.0 · –", "0.0"]
 
 
 def test_a_method_that_lacks_a_stream_is_left_out_and_still_is_the_best_of_the_others(table_regret: Any) -> None:
@@ -62,7 +62,7 @@ def test_a_method_that_lacks_a_stream_is_left_out_and_still_is_the_best_of_the_o
     ]
     table = rows(table_regret.regret_table(Measurements(BEDS, tuple(found)), batch_norm=True))
     assert "`neo`" not in table
-    assert table["`source`"] == ["5.0 · – · 20.0 · –", "20.0"]
+    assert table["`source`"] == ["5.0 · – · – · 20.0 · –", "20.0"]
 
 
 def test_without_measurements_it_says_so(table_regret: Any) -> None:

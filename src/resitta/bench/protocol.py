@@ -33,10 +33,11 @@ Domain = tuple[str, int]
 class Protocol:
     """How a stream is made from images.
 
-    `order`: how the images of a domain come: "ptta" (temporally correlated, by a Dirichlet distribution), "sorted" by
-    label, "iid", or "mixed" with all other domains. `course`: each corruption "once" at the severity, "gradual" with
-    severities 1 to 5 and back, or "recurring" for a number of `visits`. `per_domain`: images of each domain, evenly
-    chosen; None takes all. `corruption_seed` fixes corruptions made by us; it plays no part in sets read from disk.
+    `order`: how the images of a domain come: "ptta" (temporally correlated, by a Dirichlet distribution), "slots" (the
+    same with images shuffled inside each time slot, whatever `within_slot` says), "sorted" by label, "iid", or "mixed"
+    with all other domains. `course`: each corruption "once" at the severity, "gradual" with severities 1 to 5 and back,
+    or "recurring" for a number of `visits`. `per_domain`: images of each domain, evenly chosen; None takes all.
+    `corruption_seed` fixes corruptions made by us; it plays no part in sets read from disk.
     """
 
     corruptions: tuple[str, ...] = CORRUPTIONS
@@ -77,6 +78,7 @@ class Protocol:
             return mixed(names, images, rng)
         orders: dict[str, Order] = {
             "ptta": partial(dirichlet, delta=self.delta, within_slot=self.within_slot),
+            "slots": partial(dirichlet, delta=self.delta, within_slot="shuffled"),
             "sorted": lambda labels, _: label_sorted(labels),
             "iid": shuffled,
         }

@@ -78,7 +78,8 @@ def bench(
     severity
         1 (mild) to 5.
     order
-        ptta: temporally correlated; sorted: by label; iid: shuffled; mixed: all domains at once.
+        ptta: temporally correlated; slots: the same, shuffled inside each time slot; sorted: by label; iid: shuffled;
+        mixed: all domains at once.
     delta
         The Dirichlet parameter of ptta; smaller means more correlated.
     within_slot

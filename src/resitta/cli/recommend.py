@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ORDERS = {
     "ptta": "temporally correlated: neighbours share classes (ptta)",
+    "slots": "temporally correlated, classes mixed inside each time slot (slots)",
     "sorted": "sorted by label (sorted)",
     "iid": "shuffled, one domain after the other (iid)",
     "mixed": "shuffled, all domains at once (mixed)",

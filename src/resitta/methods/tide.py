@@ -60,8 +60,8 @@ class Tide(Method):
     starts on the statistics it had. Once in `update_every` samples the affine parameters are pulled toward the source
     (`anchor`), and learn from the bank by ROID's soft likelihood ratio, the less often the fewer classes come.
 
-    The pass that adds a batch to the statistics sees mirrored images, and a call returns the mean of the predictions of
-    both (`mirror`), as long as the network is about as certain of mirrored images and agrees on them. Where the domain is
+    The pass that adds a batch to the statistics sees mirrored images, and a call returns the mean of both predictions
+    (`mirror`), as long as the network is about as certain of mirrored images and agrees on them. Where the domain is
     new, a call returns the later prediction alone; without mirrored images it does so where a batch holds many classes
     (`diversity`), too. If images of several domains come side by side, each is normalised with the statistics of the
     images like it (`groups`). A paused or exported adapter predicts once, with one set of statistics.
