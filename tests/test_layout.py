@@ -10,7 +10,7 @@ HTTP = "tested over HTTP by the other files of tests/serve"
 EXCEPTIONS = {
     "cli/flags": "types of flags: tested by the commands",
     "method": "abstract classes: tests/conformance and tests/methods check what derives from them",
-    "options": "tested through resitta.adapt in tests/test_adapter.py",
+    "options": "tested through resitta.adapt in tests/adapter/",
     "training/sharing": "tested through Network.fork in tests/training/test_network.py",
     "serve/claim": "another name of checkpoint/state_lock",
     "serve/launch": "tested by the command in tests/cli/test_serve.py",

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.adapter.test_settings_of_every_method import colours, reader_of_colours
 from tests.distributed.stand_in import StandIn
-from tests.test_adapter import colours, reader_of_colours
 from torch import Tensor
 
 import resitta

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from tests.adapter.test_settings_of_every_method import colours, reader_of_colours
 from tests.serve.conftest import serving
 from tests.serve.helpers import TOKEN, array, until
-from tests.test_adapter import colours, reader_of_colours
 from torch import Tensor
 
 import resitta

@@ -1,7 +1,5 @@
 import copy
-import dataclasses
 import gc
-import inspect
 import types
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import resitta
-from resitta.adapter import Adapter, Options
+from resitta.adapter import Adapter
 from resitta.checkpoint.tree import same
-from resitta.conformance import spread_images, spread_network
 from resitta.errors import (
     BadImages,
     BadOutput,
@@ -21,7 +18,6 @@ from resitta.errors import (
     BadState,
     NonFiniteImages,
     NotExportable,
-    UnknownName,
     UnsuitableModel,
 )
 from resitta.norm.bn_layers import AdaptiveBN
@@ -51,49 +47,6 @@ def test_a_sibling_is_what_the_adapter_was_at_first(method: str, model: nn.Modul
     learned = adapter.state_dict()
     sibling(images(70, seed=1))
     assert same(adapter.state_dict(), learned)
-
-
-def test_the_nine_methods_are_there() -> None:
-    assert set(METHODS) <= set(resitta.list_methods())
-
-
-def test_presets_and_settings_reach_the_method(model: nn.Module) -> None:
-    adapter = resitta.adapt(model, "resitta", preset="imagenet", lr=5e-4)
-    assert isinstance(adapter.method, resitta.methods.ResiTTA)
-    assert (adapter.method.eta, adapter.method.lr) == (0.05, 5e-4)
-
-
-def test_a_method_object_is_taken_as_it_is(model: nn.Module) -> None:
-    method = resitta.methods.ResiTTA(eta=0.05, strong_view=lambda x: x)
-    assert resitta.adapt(model, method).method is not None
-    assert resitta.adapt(model, method).method.eta == 0.05  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda m: resitta.adapt(m, "resita"), UnknownName, "no method is called 'resita'. Did you mean 'resitta'"),
-        (lambda m: resitta.adapt(m, "tent", Lr=1), UnknownName, "tent has no setting 'Lr'. Did you mean 'lr'"),
-        (lambda m: resitta.adapt(m, preset="cifar"), UnknownName, "no preset 'cifar'. Did you mean 'cifar10'"),
-        (lambda m: resitta.adapt(m, lr=-1.0), BadSetting, "lr must be > 0, found -1.0"),
-        (lambda m: resitta.adapt(m, eta=float("nan")), BadSetting, "eta must be a finite number, found nan"),
-        (lambda m: resitta.adapt(m, capacity=1.5), BadSetting, "capacity must be a whole number, found 1.5"),
-        (lambda m: resitta.adapt(m, norm="bn"), BadSetting, "norm must be one of 'resibn', 'rbn', 'adbn', found 'bn'"),
-        (lambda m: resitta.adapt(m, non_finite=cast(Any, "drop")), BadSetting, "non_finite must be 'raise' or 'skip'"),
-        (lambda m: resitta.adapt(m.state_dict()), UnsuitableModel, "must be a torch.nn.Module, found OrderedDict"),
-        (
-            lambda m: resitta.adapt(nn.Linear(2, 2)),
-            UnsuitableModel,
-            "resitta needs BatchNorm layers, and Linear has none; "
-            "use method='cofa', 'cotta', 'lame', 'neo', 'source' or 't3a', which work",
-        ),
-    ],
-)
-def test_bad_requests_are_refused(
-    model: nn.Module, make: Callable[[nn.Module], Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message.replace("(", r"\(")):
-        make(model)
 
 
 @pytest.mark.parametrize("method", ["resitta", "rotta", "note"])
@@ -868,200 +821,3 @@ def test_a_background_adapter_learns_from_predictions_in_its_thread(model: nn.Mo
     adapter.learn_from(images(64), torch.randn(64, 5))
     adapter.sync()
     assert (adapter.stats.samples, adapter.stats.updates) == (64, 1)
-
-
-def test_the_options_of_adapt_are_those_of_the_record() -> None:
-    signature = inspect.signature(resitta.adapt).parameters
-    for field in dataclasses.fields(Options):
-        parameter = signature[field.name]
-        assert (parameter.default, parameter.kind) == (field.default, inspect.Parameter.KEYWORD_ONLY)
-        assert parameter.annotation == field.type
-        assert f"        {field.name}: " in str(resitta.adapt.__doc__)
-    assert set(signature) - {field.name for field in dataclasses.fields(Options)} == {
-        *("model", "method", "preset", "settings"),
-    }
-
-
-# --- settings of every method -----------------------------------------------------------------------------------------
-
-
-def colours(classes: Tensor, seed: int = 0) -> Tensor:
-    """Grainy images whose tint tells their class, not always rightly."""
-    generator = torch.Generator().manual_seed(seed)
-    tint = 0.5 + 0.1 * nn.functional.one_hot(classes, 3) + 0.1 * torch.randn(len(classes), 3, generator=generator)
-    return (tint[:, :, None, None] + 0.05 * torch.randn(len(classes), 3, 4, 4, generator=generator)).clamp(0, 1)
-
-
-def reader_of_colours() -> nn.Module:
-    """A network that takes the tint for the class, and is too certain of it."""
-    layer, head = nn.BatchNorm2d(3), nn.Linear(3, 3)
-    layer.running_mean, layer.running_var = torch.full((3,), 0.53), torch.full((3,), 0.015)
-    with torch.no_grad():
-        head.weight.copy_(3 * torch.eye(3))
-        head.bias.zero_()
-    return nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head).eval()
-
-
-RUNS = torch.arange(900) // 50 % 3
-
-
-def answers(adapter: Adapter, pixels: Tensor, size: int = 30) -> Tensor:
-    return torch.cat([adapter(batch) for batch in torch.split(pixels, size)])
-
-
-@pytest.mark.parametrize("method", ["source", "lame", "note", "rotta", "resitta"])  # others: not with so few classes
-def test_a_label_prior_corrects_any_method(method: str) -> None:
-    pixels = colours(RUNS)
-    plain = resitta.adapt(reader_of_colours(), method)
-    adapter = resitta.adapt(reader_of_colours(), method, label_prior="temporal")
-    wrong = [(answers(each, pixels).argmax(1) != RUNS)[300:].float().mean() for each in (plain, adapter)]
-    assert wrong[1] < 0.6 * wrong[0]
-    assert same(plain.learner.state_dict(), adapter.learner.state_dict())  # without feedback it learns the same
-    assert plain.stats.label_prior is None
-    found = adapter.stats.label_prior
-    assert found is not None
-    assert (found.samples, found.on) == (900, True)
-    assert found.corrected > found.relabelled > 0
-
-
-def test_feedback_learns_from_corrected_predictions() -> None:
-    banks = []
-    for feedback in (False, True):
-        adapter = resitta.adapt(reader_of_colours(), "rotta", label_prior="temporal", feedback=feedback)
-        answers(adapter, colours(RUNS))
-        banks.append(adapter.learner.memory())
-    assert banks[0] is not None
-    assert banks[1] is not None
-    assert banks[0].labels.tolist() != banks[1].labels.tolist()
-
-
-def test_feedback_needs_a_label_prior() -> None:
-    with pytest.raises(BadSetting, match="pass label_prior='temporal' too"):
-        resitta.adapt(reader_of_colours(), "rotta", feedback=True)
-
-
-def test_a_pause_uses_the_label_prior_without_teaching_it() -> None:
-    pixels = colours(RUNS)
-    adapter = resitta.adapt(reader_of_colours(), "tent", label_prior="temporal")
-    answers(adapter, pixels)
-    before = adapter.state_dict()
-    with adapter.paused():
-        peeked = adapter(pixels[:30])
-    assert same(before, adapter.state_dict())
-    assert torch.equal(adapter(pixels[:30]), peeked)
-
-
-@pytest.mark.parametrize("feedback", [False, True])
-def test_in_the_background_the_label_prior_follows_the_calls(feedback: bool) -> None:
-    pixels = colours(RUNS)
-    settings: dict[str, Any] = {"label_prior": "temporal", "feedback": feedback, "lr": 1e-9}
-    plain = resitta.adapt(reader_of_colours(), "resitta", **settings)
-    adapter = resitta.adapt(reader_of_colours(), "resitta", **settings, background=True)
-    expected, found = answers(plain, pixels), []
-    for batch in torch.split(pixels, 30):
-        found.append(adapter(batch))
-        adapter.sync()
-    torch.testing.assert_close(torch.cat(found), expected, rtol=1e-3, atol=1e-3)
-    assert adapter.stats.label_prior == plain.stats.label_prior
-    banks = [each.learner.memory() for each in (plain, adapter)]
-    assert banks[0] is not None
-    assert banks[1] is not None
-    assert banks[0].labels.tolist() == banks[1].labels.tolist()
-
-
-def test_a_saved_adapter_goes_on_with_its_label_prior(tmp_path: Any) -> None:
-    pixels = colours(RUNS)
-    adapter = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal", feedback=True)
-    answers(adapter, pixels)
-    adapter.save(tmp_path / "state")
-    others = resitta.load(reader_of_colours(), tmp_path / "state"), copy.deepcopy(adapter)
-    expected = answers(adapter, pixels)
-    assert all(torch.equal(answers(other, pixels), expected) for other in others)
-    adapter.reset()
-    assert adapter.stats.label_prior == resitta.adapt(reader_of_colours(), label_prior="temporal").stats.label_prior
-
-
-@pytest.mark.parametrize("guard", [False, True])
-@pytest.mark.parametrize("method", ["source", "resitta"])
-def test_a_frozen_camera_teaches_the_label_prior_nothing(method: str, guard: bool) -> None:
-    labels = torch.arange(1500) // 50 % 3
-    pixels = colours(labels)
-    frozen = torch.cat([pixels[:510], pixels[509:510].expand(2000, -1, -1, -1), pixels[510:]])
-    adapters = [resitta.adapt(reader_of_colours(), method, label_prior="temporal", guard=guard) for _ in range(2)]
-    expected, found = answers(adapters[0], pixels)[510:1010], answers(adapters[1], frozen)[2510:3010]
-    wrong = [(each.argmax(1) != labels[510:1010]).double().mean() for each in (expected, found)]
-    assert abs(wrong[1] - wrong[0]) <= 0.03
-    known = adapters[1].stats.label_prior
-    assert known is not None
-    assert known.skipped > 1950
-
-
-def test_a_camera_that_stands_still_with_noise_does_not_make_the_label_prior_worse_than_nothing() -> None:
-    labels = torch.arange(1500) // 50 % 3
-    pixels, generator = colours(labels), torch.Generator().manual_seed(1)
-    still = pixels[509:510] + 0.02 * torch.randn(2000, *pixels.shape[1:], generator=generator)
-    adapter = resitta.adapt(reader_of_colours(), "source", label_prior="temporal")
-    found = answers(adapter, torch.cat([pixels[:510], still.clamp(0, 1), pixels[510:]]))[2510:3010]
-    with torch.no_grad():
-        plain = adapter.source(pixels[510:1010])
-    wrong = [(each.argmax(1) != labels[510:1010]).double().mean() for each in (plain, found)]
-    assert wrong[1] < wrong[0]
-
-
-def test_what_a_guard_rejects_does_not_teach_the_label_prior() -> None:
-    images = spread_images(200, (3, 16, 16))
-    noise = torch.rand(100, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    for guard, skipped in ((False, 0), (True, 90)):
-        adapter = resitta.adapt(spread_network(), "resitta", label_prior="temporal", guard=guard)
-        answers(adapter, torch.cat([images, noise]), 20)
-        found = adapter.stats.label_prior
-        assert found is not None
-        assert found.samples == 300
-        assert skipped <= found.skipped <= skipped + 10 * guard
-
-
-def test_events_tell_when_the_label_prior_begins_and_ends() -> None:
-    events: list[Any] = []
-    adapter = resitta.adapt(reader_of_colours(), "source", label_prior="temporal")
-    adapter.listen(events.append)
-    answers(adapter, colours(RUNS))
-    assert [event.on for event in events if isinstance(event, resitta.events.LabelPriorSwitched)] == [True]
-
-
-def test_a_step_that_fails_leaves_the_label_prior_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    pixels = colours(RUNS)
-    adapter = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal")
-    answers(adapter, pixels)
-    before = adapter.state_dict()
-
-    def broken(*_: Any) -> None:
-        raise MemoryError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(adapter.learner), "learn_from", broken)
-        with pytest.raises(MemoryError):
-            adapter(pixels[:30])
-    assert same(before, adapter.state_dict())
-
-
-@pytest.mark.parametrize("method", ["tent", "resitta", "cotta"])
-def test_a_method_can_start_again_every_so_many_batches(method: str) -> None:
-    pixels = colours(RUNS)
-    adapter = resitta.adapt(reader_of_colours(), method, reset_every=10)
-    answers(adapter, pixels[:300])
-    assert adapter.samples == 300
-    fresh = resitta.adapt(reader_of_colours(), method)
-    assert same(dict(adapter.learner.named_parameters()), dict(fresh.learner.named_parameters()))
-    updates = adapter.stats.updates
-    assert updates > 0
-    answers(adapter, pixels[300:600])
-    assert adapter.stats.updates > updates
-
-
-def test_a_saved_adapter_starts_again_when_it_would_have(tmp_path: Any) -> None:
-    pixels = colours(RUNS)
-    adapter = resitta.adapt(reader_of_colours(), "tent", reset_every=10)
-    answers(adapter, pixels[:240])
-    adapter.save(tmp_path / "state")
-    other = resitta.load(reader_of_colours(), tmp_path / "state")
-    assert torch.equal(answers(other, pixels[240:]), answers(adapter, pixels[240:]))

@@ -1,26 +1,24 @@
-"""`adapt(model, "resitta")` wraps a classifier; calling the result predicts a batch and learns from it."""
+"""A classifier that predicts and learns: one step, its state, and what watches it."""
 
 import copy
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from resitta._deprecated import warn
 from resitta.accel.cuda_graphs import CudaGraphs
+from resitta.adapter.options import Options
 from resitta.checkpoint import io as store
-from resitta.checkpoint.autosave import newest_state
 from resitta.checkpoint.fingerprint import Fingerprint
 from resitta.checkpoint.source_data import with_statistics
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.inputs import (
     UNRECORDABLE,
-    NonFinite,
     Predict,
     answer_finite,
     check_logits,
@@ -28,10 +26,10 @@ from resitta.inputs import (
     predict_early,
     refuse_recording,
 )
-from resitta.method import Method, create, needs_of_methods
+from resitta.method import Method, needs_of_methods
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import EventHandler, LabelPriorSwitched, Listener, Restarted
-from resitta.monitor.guard import Guard, GuardCallback, guard_callback
+from resitta.monitor.guard import GuardCallback, guard_callback
 from resitta.monitor.shadow import Answered, FeedbackCount
 from resitta.monitor.shadow.records import NOTHING_ANSWERED
 from resitta.monitor.shadow.shadow import Shadow
@@ -43,169 +41,11 @@ from resitta.runtime.pausing import Pause, Pauses
 from resitta.runtime.rollback import Rollback
 from resitta.training.entropy import tally
 from resitta.training.label_prior import TemporalPrior
-from resitta.training.network import Network, Normalized, Output, Precision
+from resitta.training.network import Network
 from resitta.training.sharing import match_norm_precision, once_per_tensor
 
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
-Ranks: TypeAlias = "ProcessGroup | Literal['world'] | None"
-"""The processes that adapt together: all of torch.distributed, some of them, or this one alone."""
 Learn = Callable[..., Tensor]
 """From images, and optionally their logits, to logits; and learn."""
-
-
-def adapt(
-    model: nn.Module,
-    method: str | Method = "resitta",
-    *,
-    preset: str | None = None,
-    seed: int = 0,
-    output: Output = None,
-    normalized: Normalized | None = None,
-    non_finite: NonFinite = "raise",
-    guard: Guard | bool = False,
-    precision: Precision = "exact",
-    cuda_graphs: bool = True,
-    background: bool = False,
-    group: Ranks = None,
-    classes: int | None = None,
-    shadow: float | None = None,
-    fallback: bool = False,
-    **settings: Any,
-) -> "Adapter":
-    """Wrap a classifier so that it adapts to the stream of images it is called on.
-
-    The model is never modified. Its frozen weights are shared, not copied: to continue training the same model object,
-    give the adapter a `copy.deepcopy` of it.
-
-    Args:
-        model: any classifier: float images N×C×H×W in, logits N×classes out. Each method says what it needs of it.
-        method: a name of `list_methods()`, or a method with its settings such as `methods.ResiTTA(eta=0.05)`.
-        preset: named settings of the method: "cifar10", "cifar100", "imagenet".
-        seed: fixes all randomness.
-        output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.
-        normalized: (mean, std) if your images are normalised already; otherwise they must lie in [0, 1].
-        non_finite: what to do with images that hold NaN or Inf: "raise", or "skip" (predicted, never learned from).
-        guard: True, or a `Guard` with settings of its own, undoes updates that would break the adapter.
-        precision: "exact" computes in the model's own precision; "bf16" uses bfloat16 autocast where that is safe, and
-            on a CUDA device bfloat16 copies of the frozen weights.
-        cuda_graphs: on a CUDA device, record repeated work as CUDA graphs; False if your model's forward pass depends
-            on more than its inputs and weights.
-        background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
-            alone; predictions use what was learned a little later. `sync()` waits. For "resitta", "rotta" and "tribe".
-        group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
-        classes: the number of classes; needed only where a method has to know it and the model takes images of none
-            of the usual sizes.
-        shadow: the share of images that the source network predicts, too, such as 0.05: `stats.shadow` compares the
-            two, and `feedback` judges both by labels that arrive later.
-        fallback: return the source's predictions while labels show that it is significantly better; learning continues.
-            Needs `shadow`.
-        settings: any setting of the method, by name. Methods that need source data take `source`: clean images in
-            batches (a tensor or a DataLoader), or a file made by `resitta.prepare`. Every method takes
-            `label_prior="temporal"`, which corrects predictions where neighbours in the stream share classes.
-
-    >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    >>> model = nn.Sequential(*features, nn.Linear(8, 5))
-    >>> adapter = adapt(model, "resitta", lr=5e-4)
-    >>> logits = adapter(torch.rand(16, 3, 8, 8))
-    >>> logits.shape, adapter.stats.samples, adapter.stats.bank.occupancy
-    (torch.Size([16, 5]), 16, 16)
-    """
-    given = locals()
-    options = {name: given[name] for name in Options.__dataclass_fields__}
-    return Adapter(model, create(method, preset=preset, **settings), **options)
-
-
-def load(model: nn.Module, path: store.StatePath, **functions: Any) -> "Adapter":
-    """Make an adapter from a file that `adapter.save` wrote; it continues bit for bit where that one stopped.
-
-    Args:
-        model: the same source model, with the same weights, as the saved adapter's; it is not in the file.
-        path: the file.
-        functions: what a file cannot hold, by name, if the adapter had it: `strong_view=...`, `output=...`, a detector
-            as `reset_on_shift=...`.
-
-    Raises:
-        BadState: the file is missing, damaged, of a newer format, or belongs to another model.
-        UnsuitableModel: the model lacks what the saved method needs.
-
-    >>> import tempfile
-    >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
-    >>> adapter, images = adapt(model, "tent"), torch.rand(8, 3, 2, 2)
-    >>> _ = adapter(images)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     adapter.save(f"{folder}/state.safetensors")
-    ...     other = load(model, f"{folder}/state.safetensors")
-    >>> torch.equal(adapter(images), other(images))
-    True
-    """
-    return store.read_adapter(path, functions, lambda method, **options: Adapter(model, method, **options))
-
-
-def recover(model: nn.Module, folder: store.StatePath, **functions: Any) -> "Adapter":
-    """Continue from the newest intact file of an `Autosave`; see `load` for the arguments and errors.
-
-    >>> recover(nn.Linear(2, 2), "no/such/folder")
-    Traceback (most recent call last):
-        ...
-    resitta.errors.BadState: no/such/folder holds no state that verifies (0 files); begin with resitta.adapt
-    """
-    return load(model, newest_state(folder), **functions)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of `adapt`, which documents them: one frozen record, checked once.
-
-    >>> Options(seed=3).precision
-    'exact'
-    """
-
-    seed: int = 0
-    output: Output = None
-    normalized: Normalized | None = None
-    non_finite: NonFinite = "raise"
-    guard: Guard | bool = False
-    precision: Precision = "exact"
-    cuda_graphs: bool = True
-    background: bool = False
-    group: Ranks = None
-    classes: int | None = None
-    shadow: float | None = None
-    fallback: bool = False
-
-    def __post_init__(self) -> None:
-        if self.non_finite not in ("raise", "skip"):
-            raise BadSetting(f"non_finite must be 'raise' or 'skip', found {self.non_finite!r}")
-        if self.precision not in ("exact", "bf16"):
-            raise BadSetting(f"precision must be 'exact' or 'bf16', found {self.precision!r}")
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**64:
-            raise BadSetting(f"seed must be a whole number from 0 to 2**64-1, found {self.seed!r}")
-        for name in ("cuda_graphs", "background", "fallback"):
-            if not isinstance(getattr(self, name), bool):
-                raise BadSetting(f"{name} must be True or False, found {getattr(self, name)!r}")
-        if self.classes is not None and (type(self.classes) is not int or self.classes < 2):
-            raise BadSetting(f"classes must be a whole number from 2 on, found {self.classes!r}; or leave it out")
-        if self.shadow is not None:
-            self._check_share()
-        elif self.fallback:
-            raise BadSetting("fallback=True needs a comparison with the source; pass shadow= too, such as shadow=0.05")
-        if self.group is not None:
-            self._check_group()
-
-    def _check_share(self) -> None:
-        number = isinstance(self.shadow, int | float) and not isinstance(self.shadow, bool)
-        if not number or not 0 < float(self.shadow or 0) <= 1:
-            raise BadSetting(f"shadow must be a share of the images, above 0 and at most 1, found {self.shadow!r}")
-
-    def _check_group(self) -> None:
-        if self.guard:
-            reason = "a guard judges one stream, and would take back updates that the other ranks keep"
-            raise BadSetting(f"a group cannot be guarded: {reason}; leave out guard= or group=")
-        if self.background:
-            reason = "ranks must not leave out samples on their own when there is no time for them"
-            raise BadSetting(f"a group cannot learn in the background: {reason}; leave out background= or group=")
 
 
 class Adapter(nn.Module):
@@ -328,8 +168,9 @@ class Adapter(nn.Module):
         adapter is paused nothing is learned. Methods that learn only from predictions of their own, such as "tent",
         refuse.
 
+        >>> import resitta
         >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        >>> adapter = adapt(nn.Sequential(*features, nn.Linear(8, 5)), "resitta")
+        >>> adapter = resitta.adapt(nn.Sequential(*features, nn.Linear(8, 5)), "resitta")
         >>> deployed, images = adapter.export(), torch.rand(16, 3, 8, 8)
         >>> adapter.learn_from(images, deployed(images))
         >>> adapter.stats.samples
@@ -448,8 +289,9 @@ class Adapter(nn.Module):
             ids: numbers of images, such as `answered.ids`, as a list, an array or a tensor.
             labels: the class of each, as a number.
 
+        >>> import resitta
         >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
-        >>> adapter = adapt(model, "tent", shadow=1.0)
+        >>> adapter = resitta.adapt(model, "tent", shadow=1.0)
         >>> _ = adapter(torch.rand(8, 3, 2, 2))
         >>> adapter.feedback(adapter.answered.ids, torch.arange(8) % 5)
         FeedbackCount(used=8, not_compared=0, unknown=0, falling_back=False)
