@@ -97,7 +97,9 @@ def memory(args: argparse.Namespace) -> None:
         learn_once(fleet, f"camera-{number}", side, args)
     grown = (used(args) - before) / args.streams
     adapter = fleet["first"].adapter
-    bank: Tensor = adapter.learner.memory().images
+    memory = adapter.learner.memory()
+    assert memory is not None
+    bank: Tensor = memory.images
     held = 4 * 4 * sum(layer.num_features for _, layer in bn_layers(model))
     needed = held + bank.nbytes
     tensors = owned_bytes(adapter)

@@ -60,15 +60,10 @@ def test_the_caller_may_overwrite_images_and_logits_that_wait() -> None:
 
 
 def test_the_label_prior_sees_samples_that_wait_once_and_its_feedback_is_learned() -> None:
-    still: dict[str, Any] = {
-        "norm": "rbn",
-        "nu_b": 0.0,
-        "nu_m": 0.0,
-        **QUICK,
-    }  # predictions that learning does not change
+    still: dict[str, Any] = {"norm": "rbn", "nu_b": 0.0, "nu_m": 0.0, **QUICK}  # learning changes no prediction
     pool = stream(600)
     runs = pool[resitta.adapt(small_network(), "source")(pool).argmax(dim=1).argsort(stable=True)]
-    options = {"label_prior": "temporal", "feedback": True}
+    options: dict[str, Any] = {"label_prior": "temporal", "feedback": True}
     fleets = [
         resitta.fleet(small_network(), "resitta", updates_per_call=budget, **options, **still) for budget in (2, None)
     ]

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 import resitta
 from resitta import adapt
 from resitta.errors import BadImages, NotExportable
-from resitta.inputs.checks import PixelRange, check_form, predict_early
-from resitta.inputs.convert import ROUNDING
+from resitta.inputs.checks import ROUNDING, PixelRange, check_form, predict_early
 from resitta.method import Learner
 from resitta.monitor.callbacks import Callback
 from resitta.training.network import Network

@@ -19,10 +19,13 @@ from resitta.checkpoint.source_data import with_statistics
 from resitta.errors import BadSetting, BadState, NotExportable, UnsuitableModel
 from resitta.inputs import (
     UNRECORDABLE,
+    PixelRange,
     Predict,
     answer_finite,
     check_logits,
     checked,
+    for_network,
+    is_batch,
     predict_early,
     refuse_recording,
 )
@@ -148,7 +151,7 @@ class Adapter(nn.Module):
 
     def _answer(self, images: Any, predict: Predict, learn: Learn) -> tuple[Tensor, Tensor]:
         """Return the images of a call as they are predicted, and their logits."""
-        images, pixels = checked(images, self.source)
+        images, pixels = self.checked(images)
         paused = bool(self.pauses)
         early = images.is_cuda and (paused or (self.learner.learns_from_predictions and not self.callbacks))
         predicted = predict_early(images, pixels, predict) if early else None
@@ -180,7 +183,7 @@ class Adapter(nn.Module):
             if not self.learner.learns_from_predictions:
                 advice = "call the adapter on the images instead"
                 raise BadSetting(f"{self.method.name} learns only from what it predicts itself; {advice}")
-            images, pixels = checked(images, self.source)
+            images, pixels = self.checked(images)
             memory = self.learner.memory()
             logits = check_logits(logits, images, classes=0 if memory is None else memory.classes)
             finite = pixels.check(self.options.non_finite)
@@ -188,6 +191,10 @@ class Adapter(nn.Module):
                 images, logits = images[finite], logits[finite]
             if len(images) and not self.pauses:
                 learn(images, logits)
+
+    def checked(self, images: Any) -> tuple[Tensor, PixelRange]:
+        """Return images of any form as a batch of the source, and the range of its pixels, still to be checked."""
+        return checked(images if is_batch(images) else for_network(images, self.source), self.source)
 
     @contextmanager
     def _entered(self) -> Iterator[tuple[Predict, Learn]]:

@@ -64,6 +64,7 @@ def adapt(
             batches (a tensor or a DataLoader), or a file made by `resitta.prepare`. Every method takes
             `label_prior="temporal"`, which corrects predictions where neighbours in the stream share classes.
 
+    >>> import torch
     >>> features = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
     >>> model = nn.Sequential(*features, nn.Linear(8, 5))
     >>> adapter = adapt(model, "resitta", lr=5e-4)
@@ -89,7 +90,7 @@ def load(model: nn.Module, path: store.StatePath, **functions: Any) -> "Adapter"
         BadState: the file is missing, damaged, of a newer format, or belongs to another model.
         UnsuitableModel: the model lacks what the saved method needs.
 
-    >>> import tempfile
+    >>> import tempfile, torch
     >>> model = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 5))
     >>> adapter, images = adapt(model, "tent"), torch.rand(8, 3, 2, 2)
     >>> _ = adapter(images)

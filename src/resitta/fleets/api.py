@@ -20,7 +20,7 @@ from resitta.fleets.one_pass import MixedSamples, OnePass, fits_one_pass
 from resitta.fleets.records import StreamEventHandler, StreamStats
 from resitta.fleets.roster import Roster, Rules, Start
 from resitta.fleets.stream import Stream
-from resitta.inputs import PixelRange, checked, refuse_recording
+from resitta.inputs import PixelRange, refuse_recording
 from resitta.method import Method
 from resitta.runtime.locks import defer_signals, new_lock, synchronized
 from resitta.runtime.pausing import Pause, Pauses
@@ -122,7 +122,7 @@ class Fleet:
         """
         refuse_recording()
         with defer_signals(), self.lock, torch.inference_mode(False), torch.enable_grad():
-            images, pixels = checked(images, self.source)
+            images, pixels = self.template.checked(images)
             order, parts = grouped(streams, len(images))
             images = images[order] if len(parts) > 1 else images
             finite = self._check_pixels(pixels, images, parts)

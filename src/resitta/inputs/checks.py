@@ -1,18 +1,19 @@
-"""Checks of input images: floats in [0, 1], N×C×H×W, finite, on the model's device. Other forms are converted first."""
+"""Checks of input images: floats in [0, 1], N×C×H×W, finite, on the model's device."""
 
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from resitta.errors import BadImages, BadOutput, NonFiniteImages, NotExportable
 from resitta.inputs import hints
-from resitta.inputs.convert import ROUNDING, Preprocessing, check_channels, for_network
-from resitta.inputs.sources import FLOATS, check_dense
 
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+ROUNDING = 1e-3
+"""How far a pixel may leave [0, 1] at least; images of low precision may leave it by their rounding error."""
 NonFinite = Literal["raise", "skip"]
 UNRECORDABLE = (
     "an adapter learns while it predicts, which no trace, script or exported program can hold; "
@@ -27,19 +28,45 @@ Predict = Callable[[Tensor], Tensor]
 """From images to logits."""
 
 
+class Preprocessing(Protocol):
+    """What has to be known of a network to judge its images."""
+
+    mean: Tensor | None
+    plain_range: tuple[float, float] | None
+    """Where images in [0, 1] lie if they are wrongly taken for normalised ones."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision it computes in."""
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Undo the caller's normalisation: images in [0, 1]."""
+
+    def from_pixels(self, pixels: Tensor) -> Tensor:
+        """Normalise images in [0, 1] as the caller does."""
+
+
 def refuse_recording() -> None:
     """Refuse to be traced by torch.jit or exported by torch.export, on which torch.onnx builds."""
     if torch.jit.is_tracing() or exporting():  # type: ignore[attr-defined, no-untyped-call]
         raise NotExportable(UNRECORDABLE)
 
 
-def checked(images: Any, network: Preprocessing) -> tuple[Tensor, "PixelRange"]:
-    """Return a batch as the network takes it, and the range of its pixels, which is still to be checked.
+def is_batch(images: Any) -> bool:
+    """Tell a float tensor of four axes, which need not be converted.
 
-    Images of other forms are converted: see `resitta.images`.
+    >>> is_batch(torch.zeros(2, 3, 8, 8)), is_batch(torch.zeros(2, 3, 8, 8, dtype=torch.uint8))
+    (True, False)
     """
-    if not isinstance(images, Tensor) or images.ndim != 4 or images.dtype not in FLOATS:
-        images = for_network(images, network)
+    return isinstance(images, Tensor) and images.ndim == 4 and images.dtype in FLOATS
+
+
+def checked(images: Tensor, network: Preprocessing) -> tuple[Tensor, "PixelRange"]:
+    """Return a batch as the network takes it, and the range of its pixels, which is still to be checked."""
     check_form(images, network)
     images = images.clone() if images.is_inference() else images.detach()  # an inference tensor cannot enter a graph
     return images.to(network.dtype), PixelRange(images, network)
@@ -54,6 +81,20 @@ def check_form(images: Tensor, network: Preprocessing) -> None:
     if images.device != network.device:
         move = f"images.to({str(network.device)!r}) or adapter.to({str(images.device)!r})"
         raise BadImages(f"images are on {images.device}, the model is on {network.device}; call {move}")
+
+
+def check_dense(images: Tensor) -> None:
+    """Refuse sparse, nested and quantized tensors."""
+    if images.layout != torch.strided or images.is_nested or images.is_quantized:
+        raise BadImages(f"images must be an ordinary (dense) tensor, found {hints.not_dense(images)}")
+
+
+def check_channels(images: Tensor, network: Preprocessing) -> None:
+    """Refuse images of another number of channels than the normalisation has."""
+    if network.mean is not None and network.mean.shape[1] not in (1, images.shape[1]):
+        found, named = images.shape[1], network.mean.shape[1]
+        hint = hints.layout_hint(images)
+        raise BadImages(f"normalized= names {named} channels, the images have {found}; match them{hint}")
 
 
 class PixelRange:

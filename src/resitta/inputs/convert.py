@@ -13,36 +13,13 @@ from torch.nn import functional as F
 
 from resitta.errors import BadImages, BadSetting
 from resitta.inputs import hints
-from resitta.inputs.sources import FLOATS, LAYOUTS, WHITE, Layout, check_dense, read
+from resitta.inputs.checks import FLOATS, ROUNDING, Preprocessing, check_channels, check_dense
+from resitta.inputs.sources import LAYOUTS, WHITE, Layout, read
 
 Size = int | tuple[int, int] | None
 Resize = Literal["crop", "stretch"]
-ROUNDING = 1e-3
-"""How far a pixel may leave [0, 1] at least; images of low precision may leave it by their rounding error."""
 RGB_OF_BGR = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}
 """Where red, green, blue and what else there is are in OpenCV's images, by the number of channels."""
-
-
-class Preprocessing(Protocol):
-    """What has to be known of a network to judge its images."""
-
-    mean: Tensor | None
-    plain_range: tuple[float, float] | None
-    """Where images in [0, 1] lie if they are wrongly taken for normalised ones."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision it computes in."""
-
-    def pixels(self, images: Tensor) -> Tensor:
-        """Undo the caller's normalisation: images in [0, 1]."""
-
-    def from_pixels(self, pixels: Tensor) -> Tensor:
-        """Normalise images in [0, 1] as the caller does."""
 
 
 class Adapted(Protocol):
@@ -94,14 +71,6 @@ def images(
 def for_network(source: Any, network: Preprocessing, reading: "Reading | None" = None) -> Tensor:
     """Return a batch on the network's device; images that are not floats are normalised as the network's are."""
     return (reading or Reading())(source, network.device, network)
-
-
-def check_channels(images: Tensor, network: Preprocessing) -> None:
-    """Refuse images of another number of channels than the normalisation has."""
-    if network.mean is not None and network.mean.shape[1] not in (1, images.shape[1]):
-        found, named = images.shape[1], network.mean.shape[1]
-        hint = hints.layout_hint(images)
-        raise BadImages(f"normalized= names {named} channels, the images have {found}; match them{hint}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from resitta.errors import BadImages
 from resitta.inputs import hints
+from resitta.inputs.checks import FLOATS, check_dense
 
 Array = NDArray[Any]
 Layout = Literal["NCHW", "NHWC", "NHW", "CHW", "HWC", "HW"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 WHITE = {torch.uint8: 255, torch.uint16: 65535, torch.bool: 1}
 """The value of white in images that are not floats."""
 ARRAYS = ("uint8", "uint16", "bool", "float16", "float32", "float64")
@@ -33,12 +33,6 @@ def read(source: Any, layout: Layout | None = None) -> list[Tensor]:
     if not source or not all(_is_image(one) for one in source):
         raise BadImages(f"images must be a batch, {hints.instead_of(source)}")
     return [_read_one(one, layout) for one in source]
-
-
-def check_dense(images: Tensor) -> None:
-    """Refuse sparse, nested and quantized tensors."""
-    if images.layout != torch.strided or images.is_nested or images.is_quantized:
-        raise BadImages(f"images must be an ordinary (dense) tensor, found {hints.not_dense(images)}")
 
 
 def is_list_of_images(value: Any) -> bool:

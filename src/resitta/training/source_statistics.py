@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from resitta.errors import BadImages, BadSetting
-from resitta.inputs import Preprocessing, checked, is_list_of_images
+from resitta.inputs import Preprocessing, checked, for_network, is_batch, is_list_of_images
 
 logger = logging.getLogger(__name__)
 
@@ -145,9 +145,8 @@ class CheckedBatches:
         is_pair = isinstance(batch, tuple | list) and len(batch) and not is_list_of_images(batch)
         images = batch[0] if is_pair else batch
         try:
-            images, pixels = checked(
-                images.to(self.network.device) if isinstance(images, Tensor) else images, self.network
-            )
+            images = images.to(self.network.device) if is_batch(images) else for_network(images, self.network)
+            images, pixels = checked(images, self.network)
             pixels.check("raise")
         except BadImages as error:
             raise type(error)(f"source: {error}") from error
