@@ -61,10 +61,10 @@ class Tide(Method):
     (`anchor`), and learn from the bank by ROID's soft likelihood ratio, the less often the fewer classes come.
 
     The pass that adds a batch to the statistics sees mirrored images, and a call returns the mean of the predictions of
-    both (`mirror`), as long as the network is about as certain of mirrored images and agrees on them. Where the domain is
-    new, a call returns the later prediction alone; without mirrored images it does so where a batch holds many classes
-    (`diversity`), too. If images of several domains come side by side, each is normalised with the statistics of the
-    images like it (`groups`). A paused or exported adapter predicts once, with one set of statistics.
+    both (`mirror`), as long as the network is about as certain of mirrored images and agrees on them. Where the domain
+    is new, a call returns the later prediction alone; without mirrored images it does so where a batch holds many
+    classes (`diversity`), too. If images of several domains come side by side, each is normalised with the statistics
+    of the images like it (`groups`). A paused or exported adapter predicts once, with one set of statistics.
     """
 
     title: ClassVar[str] = "Tide"
@@ -82,7 +82,9 @@ class Tide(Method):
     domains: int = setting(16, at_least=1, doc="how many domains are remembered")
     recall_bound: float = setting(1.0, at_least=0, doc="how near the signature of a remembered domain must be")
     recalled_strength: float = setting(256.0, above=0, doc="as how many samples its statistics count then")
-    groups: int = setting(4, at_least=0, doc="groups of images when domains come side by side; 0 for none")
+    groups: int = setting(
+        4, at_least=0, at_most=ROWS, doc="groups of images when domains come side by side; 0 for none"
+    )
     mirror: bool = setting(True, doc="average with predictions of mirrored images where the network agrees on them")
     diversity: float = setting(
         0.6, at_least=0, doc="from which share of the classes a batch could hold its own statistics are used"
@@ -113,8 +115,8 @@ class TideLearner(Learner):
     def __init__(self, method: Tide, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
-        rows = max(min(network.classes, ROWS), method.groups)
-        places = max(method.domains, method.groups)
+        self.classes = min(network.classes, ROWS)
+        rows, places = max(self.classes, method.groups), max(method.domains, method.groups)
         self.network = network.fork("affine", channels_last=True)
         self.network.with_bn(lambda layer: IncrementalBN(layer, rows, places))
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
@@ -127,14 +129,14 @@ class TideLearner(Learner):
             mature_age=method.mature_age,
         )
         self.changes = ChangePoints(method.change_bound or float("inf"))
-        self.past = DomainMemory(places)
+        self.past = DomainMemory(method.domains)
         self.mixed = MixedDomains(method.groups).to(network.device)
         self.mirrored = MirroredView().to(network.device)
         self.seen = 0
         self.credit = 0.0
         self.latest: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         precision = torch.promote_types(network.dtype, torch.float32)
-        self.register_buffer("counts", torch.zeros(rows, dtype=precision, device=network.device))
+        self.register_buffer("counts", torch.zeros(rows, dtype=torch.int64, device=network.device))
         self.register_buffer("strength", torch.tensor(method.strength, dtype=precision, device=network.device))
 
     @property
@@ -191,9 +193,10 @@ class TideLearner(Learner):
     @graphed
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their classes; return the logits that follow."""
-        assignment = self._rows(logits.argmax(dim=1) % len(self.counts), kept)
-        weights = class_weights(self.counts, quota=self.method.quota, ceiling=self.method.ceiling)
-        batch = Observation(assignment, self.counts, weights, self.strength)
+        assignment = self._rows(logits.argmax(dim=1) % self.classes, kept)
+        counts, method = self.counts.to(assignment), self.method
+        weights = class_weights(counts, classes=self.classes, quota=method.quota, ceiling=method.ceiling)
+        batch = Observation(assignment, counts, weights, self.strength)
         with torch.no_grad(), observing(self.network, batch):
             return self.network(images)
 
@@ -201,15 +204,17 @@ class TideLearner(Learner):
     def observe_groups(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their groups; return logits by the statistics of these."""
         groups = self.mixed.group_of(image_signature(self.network.pixels(images)))
-        batch = Observation(self._rows(groups, kept), self.counts, self.counts, self.strength, groups)
+        assignment = self._rows(groups, kept)
+        counts = self.counts.to(assignment)
+        batch = Observation(assignment, counts, counts, self.strength, groups)
         with torch.no_grad(), observing(self.network, batch):
             return self.network(images)
 
     def _rows(self, rows: Tensor, kept: Tensor) -> Tensor:
         """R×N: which sample belongs to which row; they are counted."""
-        assignment = (F.one_hot(rows, len(self.counts)).T * kept).to(self.counts)
+        assignment = F.one_hot(rows, len(self.counts)).T * kept
         self.counts.add_(assignment.sum(dim=1))
-        return assignment
+        return assignment.to(torch.promote_types(self.strength.dtype, torch.float32))
 
     def update(self, diversity: float) -> None:
         """Learn from everything in the bank: each time where all classes come, the less often the fewer do.
@@ -218,8 +223,9 @@ class TideLearner(Learner):
         """
         if not self.method.lr:
             return
-        self.credit += diversity
-        if self.credit >= 1 and self.bank.size > 1 and not self.mixed.on:
+        if self.bank.size > 1 and not self.mixed.on:
+            self.credit += diversity
+        if self.credit >= 1:
             self.credit -= 1
             self.learn(self.bank.samples)
         else:

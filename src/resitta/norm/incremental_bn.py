@@ -31,23 +31,24 @@ class Observation:
     """The row of each sample, if each row is a group of samples that is normalised with statistics of its own."""
 
 
-def class_weights(counts: Tensor, *, quota: float, ceiling: float) -> Tensor:
+def class_weights(counts: Tensor, *, classes: int, quota: float, ceiling: float) -> Tensor:
     """As how many samples each class counts, from how many it has.
 
     Classes weigh alike, but for those with fewer than `quota` samples. All together weigh W samples, where
 
         1/W = (1/P - 1/K) / quota + 1 / min(N, ceiling)
 
-    for N samples of K classes, as diverse as P classes of equal size (inverse Simpson index): a mean over all classes
-    is exact but for the number of samples, one over a few of them is off by what sets classes apart.
+    for N samples of K `classes`, as diverse as P classes of equal size (inverse Simpson index): a mean over all classes
+    is exact but for the number of samples, one over a few of them is off by what sets classes apart. Rows beyond the
+    classes are empty.
 
     >>> cases = torch.tensor([[0.0, 990.0], [2.0, 2.0], [500.0, 490.0]])
-    >>> [round(float(class_weights(counts, quota=4.0, ceiling=96.0).sum())) for counts in cases]
+    >>> [round(float(class_weights(counts, classes=2, quota=4.0, ceiling=96.0).sum())) for counts in cases]
     [7, 4, 96]
     """
     samples = counts.sum()
     alike = counts.square().sum() / samples.square().clamp(min=TINY)
-    lacking = (alike - 1 / len(counts)).clamp(min=0)
+    lacking = (alike - 1 / classes).clamp(min=0)
     rows = counts.clamp(max=quota)
     total = 1 / (lacking / quota + 1 / samples.clamp(min=TINY, max=ceiling))
     return rows * (total / rows.sum().clamp(min=TINY))
@@ -142,6 +143,7 @@ class IncrementalBN(RunningBN):
         means, variances = instance_moments(x)
         with torch.autocast(x.device.type, enabled=False):
             moments = torch.stack((means, variances + means.square()), dim=1)
+            moments = moments.where(batch.assignment.any(dim=0)[:, None, None], 0.0)  # those left out may not be finite
             self.sums.add_((batch.assignment.to(moments) @ moments.flatten(1)).view_as(self.sums))
             rows = self.sums / batch.counts.to(moments).clamp(min=TINY)[:, None, None]
             weights, strength = batch.weights.to(moments), batch.strength.to(moments)

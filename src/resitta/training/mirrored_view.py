@@ -6,10 +6,13 @@ network itself tells: it is then less certain of mirrored images, or certain of 
 """
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from resitta.norm.bn_layers import in_float32_at_least
 from resitta.training.entropy import entropy, log_probabilities
 
 EXPLORED = 32
@@ -60,6 +63,10 @@ class MirroredView(nn.Module):
         super().__init__()
         self.register_buffer("evidence", torch.zeros(3))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert, to float32 instead of less: sums would lose single images."""
+        return super()._apply(in_float32_at_least(fn), recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     @property
     def helps(self) -> Tensor:
