@@ -1,5 +1,5 @@
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -108,11 +108,12 @@ def numbers(x: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(s.flatten(1).mean(1), s.flatten(1).square().mean(1)) for s in (x if x.ndim > 2 else x[..., None])]
 
 
-def observation(rows: list[int | None], counts: list[float], groups: Tensor | None = None) -> Observation:
+def observation(rows: Sequence[int | None], groups: Tensor | None = None) -> Observation:
     """Samples in rows, None for one that is left out; weights that are not the counts."""
     assignment = torch.tensor([[float(row == number) for row in rows] for number in range(ROWS)]).double()
+    added = torch.tensor([sum(row == number for row in rows) for number in range(ROWS)])
     weights = torch.tensor([0.5, 2.0, 3.0]).double()
-    return Observation(assignment, torch.tensor(counts).double(), weights, torch.tensor(STRENGTH).double(), groups)
+    return Observation(assignment, added, weights, torch.tensor(STRENGTH).double(), groups)
 
 
 def statistics(layer: IncrementalBN) -> Tensor:
@@ -124,14 +125,12 @@ def test_observed_batches_move_the_statistics_before_they_are_normalised(case: C
     own, by_hand = copy.deepcopy(layer), IncrementalBN(layer, ROWS, domains=1)
     source = statistics(by_hand).clone()
     moments: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(ROWS)]
-    filled = [0.0] * ROWS
     members: list[list[int | None]] = [[0, 1, None, 1, 2, 0], [1, None, None, 0, 1, 0]]
     for batch, rows in zip((x, 2 * x + 1), members, strict=True):
         for sample, row in zip(numbers(batch), rows, strict=True):
             if row is not None:
                 moments[row].append(sample)
-                filled[row] += 1
-        with observing(by_hand, observation(rows, filled)):
+        with observing(by_hand, observation(rows)):
             found = by_hand(batch)
         means = [[torch.stack(part).mean(0).numpy() for part in zip(*row, strict=True)] for row in moments]
         wanted = torch.from_numpy(mixture(np.array(means), np.array([0.5, 2.0, 3.0]), source.numpy(), STRENGTH))
@@ -147,17 +146,28 @@ def test_samples_that_are_left_out_may_be_infinite() -> None:
     expected, spoiled = copy.deepcopy(layer), x.clone()
     spoiled[1, 0, 0, 0], spoiled[1, 1, 0, 0] = torch.inf, torch.nan
     for net, batch in ((expected, x), (layer, spoiled)):
-        with observing(net, observation([0, None, 2], [1.0, 0.0, 1.0])):
+        with observing(net, observation([0, None, 2])):
             net(batch)
     assert torch.equal(statistics(layer), statistics(expected))
     assert torch.equal(layer.sums, expected.sums)
+
+
+def test_a_layer_that_a_pass_calls_twice_averages_over_both() -> None:
+    once, twice = (IncrementalBN(nn.BatchNorm2d(2).double().eval(), ROWS, domains=1) for _ in range(2))
+    one, other = torch.randn(2, 3, 2, 4, 4).double()
+    with observing(twice, observation([0, 1, 2])):
+        twice(one)
+        twice(other)
+    with observing(once, observation([0, 1, 2, 0, 1, 2])):
+        once(torch.cat((one, other)))
+    torch.testing.assert_close(statistics(twice), statistics(once))
 
 
 def test_each_group_is_normalised_with_its_own_statistics(case: Case, by_formula: Formula) -> None:
     layer, x = case
     own, wrapped = copy.deepcopy(layer), IncrementalBN(layer, ROWS, domains=4)
     source, groups = statistics(wrapped).clone(), [0, 1, 2, 1, 0, 2]
-    batch = observation([0, 1, None, 1, 0, 2], [2.0, 2.0, 1.0], torch.tensor(groups))
+    batch = observation([0, 1, None, 1, 0, 2], torch.tensor(groups))
     with observing(wrapped, batch):
         found = wrapped(x)
     moments = numbers(x)
@@ -176,7 +186,7 @@ def test_activations_keep_their_precision() -> None:
     layer = IncrementalBN(nn.BatchNorm2d(2).eval(), ROWS, domains=ROWS)
     x = torch.randn(3, 2, 4, 4).bfloat16()
     for groups in (None, torch.tensor([0, 1, 2])):
-        with observing(layer, observation([0, 1, 2], [1.0, 1.0, 1.0], groups)):
+        with observing(layer, observation([0, 1, 2], groups)):
             assert layer(x).dtype == torch.bfloat16
     assert statistics(layer).dtype == layer.sums.dtype == torch.float32
     assert layer.bfloat16().sums.dtype == torch.float32
@@ -191,7 +201,7 @@ def test_gradients_flow_through_the_statistics_of_a_batch(case: Case, by_formula
         found = wrapped(one)
     expected = by_formula(own, other, other.mean(axes), other.var(axes, correction=0))
     torch.testing.assert_close(found, expected)
-    (found * direction).sum().backward()  # type: ignore[no-untyped-call]
+    (found * direction).sum().backward()
     (expected * direction).sum().backward()  # type: ignore[no-untyped-call]
     assert one.grad is not None
     torch.testing.assert_close(one.grad, other.grad)
@@ -207,7 +217,7 @@ def test_a_single_value_has_no_statistics_of_its_own(shape: tuple[int, ...]) -> 
     plain = wrapped(x)
     with own_statistics(wrapped):
         assert torch.equal(wrapped(x), plain)
-    with observing(wrapped, observation([1], [0.0, 1.0, 0.0])):
+    with observing(wrapped, observation([1])):
         assert wrapped(x).isfinite().all()
 
 
@@ -231,14 +241,14 @@ def test_modes_end_with_their_block(mode: Callable[[nn.Module], object]) -> None
     context = mode(layer)
     with pytest.raises(KeyError), context:  # type: ignore[attr-defined]
         raise KeyError
-    with pytest.raises(KeyError), observing(layer, observation([0], [1.0, 0.0, 0.0])):
+    with pytest.raises(KeyError), observing(layer, observation([0])):
         raise KeyError
     assert (layer.observation, layer.own, layer.misfits) == (None, False, None)
 
 
 def observed(layer: IncrementalBN, seed: int) -> None:
     x = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(seed)).double()
-    with observing(layer, observation([0, 1, 2, 0], [2.0, 1.0, 1.0])):
+    with observing(layer, observation([0, 1, 2, 0])):
         layer(x + seed)
 
 

@@ -193,10 +193,7 @@ class TideLearner(Learner):
     @graphed
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their classes; return the logits that follow."""
-        assignment = self._rows(logits.argmax(dim=1) % self.classes, kept)
-        counts, method = self.counts.to(assignment), self.method
-        weights = class_weights(counts, classes=self.classes, quota=method.quota, ceiling=method.ceiling)
-        batch = Observation(assignment, counts, weights, self.strength)
+        batch = self._observation(logits.argmax(dim=1) % self.classes, kept)
         with torch.no_grad(), observing(self.network, batch):
             return self.network(images)
 
@@ -204,17 +201,18 @@ class TideLearner(Learner):
     def observe_groups(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their groups; return logits by the statistics of these."""
         groups = self.mixed.group_of(image_signature(self.network.pixels(images)))
-        assignment = self._rows(groups, kept)
-        counts = self.counts.to(assignment)
-        batch = Observation(assignment, counts, counts, self.strength, groups)
-        with torch.no_grad(), observing(self.network, batch):
+        with torch.no_grad(), observing(self.network, self._observation(groups, kept, by_group=True)):
             return self.network(images)
 
-    def _rows(self, rows: Tensor, kept: Tensor) -> Tensor:
-        """R×N: which sample belongs to which row; they are counted."""
+    def _observation(self, rows: Tensor, kept: Tensor, *, by_group: bool = False) -> Observation:
+        """Which sample belongs to which row, and what rows weigh with these samples; they are counted."""
         assignment = F.one_hot(rows, len(self.counts)).T * kept
-        self.counts.add_(assignment.sum(dim=1))
-        return assignment.to(torch.promote_types(self.strength.dtype, torch.float32))
+        added, method = assignment.sum(dim=1), self.method
+        counts = self.counts.add_(added).to(torch.promote_types(self.strength.dtype, torch.float32))
+        if by_group:
+            return Observation(assignment.to(counts), added, counts, self.strength, rows)
+        weights = class_weights(counts, classes=self.classes, quota=method.quota, ceiling=method.ceiling)
+        return Observation(assignment.to(counts), added, weights, self.strength)
 
     def update(self, diversity: float) -> None:
         """Learn from everything in the bank: each time where all classes come, the less often the fewer do.

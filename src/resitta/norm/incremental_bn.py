@@ -21,8 +21,8 @@ class Observation:
 
     assignment: Tensor
     """R×N: 1 where a sample belongs to a row, 0 in the column of a sample that is left out."""
-    counts: Tensor
-    """How many samples each row has, this batch included."""
+    added: Tensor
+    """How many samples each row gets."""
     weights: Tensor
     """As how many samples each row counts."""
     strength: Tensor
@@ -103,8 +103,8 @@ class IncrementalBN(RunningBN):
     flow through them.
 
     >>> layer = IncrementalBN(nn.BatchNorm1d(1).eval(), rows=2, domains=1)
-    >>> counts = torch.tensor([1.0, 0.0])
-    >>> with observing(layer, Observation(torch.tensor([[1.0], [0.0]]), counts, counts, torch.tensor(1.0))):
+    >>> added, weights = torch.tensor([1, 0]), torch.tensor([1.0, 0.0])
+    >>> with observing(layer, Observation(torch.tensor([[1.0], [0.0]]), added, weights, torch.tensor(1.0))):
     ...     _ = layer(torch.tensor([[2.0]]))
     >>> [values.tolist() for values in layer.statistics()]  # means 0 and 2, variances 1 and 0
     [[1.0], [1.5]]
@@ -113,6 +113,8 @@ class IncrementalBN(RunningBN):
     source: Tensor
     prior: Tensor
     sums: Tensor
+    counts: Tensor
+    """How many samples each row has; twice as many as there are if a pass calls the layer twice."""
     domains: Tensor
     """Statistics of remembered domains, or of groups of samples: D×2×C."""
 
@@ -122,6 +124,7 @@ class IncrementalBN(RunningBN):
         self.register_buffer("source", source, persistent=False)
         self.register_buffer("prior", source.clone())
         self.register_buffer("sums", source.new_zeros(rows, *source.shape))
+        self.register_buffer("counts", source.new_zeros(rows, dtype=torch.int64))
         self.register_buffer("domains", source.repeat(domains, 1, 1))
         self.observation: Observation | None = None
         self.own = False
@@ -145,7 +148,8 @@ class IncrementalBN(RunningBN):
             moments = torch.stack((means, variances + means.square()), dim=1)
             moments = moments.where(batch.assignment.any(dim=0)[:, None, None], 0.0)  # those left out may not be finite
             self.sums.add_((batch.assignment.to(moments) @ moments.flatten(1)).view_as(self.sums))
-            rows = self.sums / batch.counts.to(moments).clamp(min=TINY)[:, None, None]
+            self.counts.add_(batch.added)
+            rows = self.sums / self.counts.to(moments).clamp(min=TINY)[:, None, None]
             weights, strength = batch.weights.to(moments), batch.strength.to(moments)
             self.move_to(pooled(rows, weights, self.prior, strength))
             if batch.groups is not None:
@@ -182,6 +186,7 @@ class IncrementalBN(RunningBN):
         """Begin a domain: on the statistics of the source if `afresh`, else on the present ones."""
         self.prior.copy_(self.source if afresh else torch.stack(self.statistics()))
         self.sums.zero_()
+        self.counts.zero_()
         self.move_to(self.prior)
 
     @torch.no_grad()

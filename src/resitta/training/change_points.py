@@ -104,7 +104,7 @@ class ChangePoints(nn.Module):
         True
         """
         apart = one - other
-        return float(np.sqrt(max(0.0, apart @ np.linalg.solve(self._covariance(), apart))))
+        return float(np.sqrt(max(0.0, float(apart @ np.linalg.solve(self._covariance(), apart)))))
 
     def _covariance(self) -> Floats:
         """That of single images, with weaker correlations and bounded variances."""

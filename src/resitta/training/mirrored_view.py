@@ -51,8 +51,8 @@ class MirroredView(nn.Module):
     >>> view, logits = MirroredView(), 4 * torch.eye(4)
     >>> view.chosen(4), bool(view(logits, logits, torch.ones(4)))
     (tensor([True, True, True, True]), True)
-    >>> bool(view(logits, logits.flip(0), torch.ones(4))), view.chosen(4)
-    (False, tensor([ True, False, False, False]))
+    >>> bool(view(logits, logits.flip(0), torch.ones(4))), view.chosen(64).nonzero().flatten()
+    (False, tensor([24, 56]))
     """
 
     evidence: Tensor
@@ -71,7 +71,7 @@ class MirroredView(nn.Module):
     @property
     def helps(self) -> Tensor:
         """Whether mirrored images are predicted like images, so far."""
-        plain, mirrored, apart = self.evidence
+        plain, mirrored, apart = self.evidence.unbind()
         return (apart <= DIVERGENCE * (plain + mirrored) / 2) & (mirrored <= UNCERTAINTY * plain)
 
     def chosen(self, count: int) -> Tensor:
