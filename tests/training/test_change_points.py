@@ -1,7 +1,4 @@
-"""A detector written out over the whole stream, and what it must do on streams whose changes are known."""
-
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -9,79 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.training.naive_change_points import NaiveChangePoints
 
 from resitta.errors import BadState
 from resitta.training.change_points import Change, ChangePoints
 
 Floats = NDArray[np.float64]
 BOUND = 2.4
-
-
-@dataclass
-class Naive:
-    """The whole stream, block by block; sums over samples are made anew whenever they are needed."""
-
-    bound: float
-    deviations: list[tuple[float, Floats]] = field(default_factory=list)
-    guess: float = 16.0
-    domain: list[Floats] = field(default_factory=list)
-    before: list[Floats] = field(default_factory=list)
-    found: list[tuple[int, Floats, int]] = field(default_factory=list)
-
-    def run(self, rows: Floats) -> list[tuple[int, Floats, int]]:
-        for start in range(0, len(rows) - 15, 16):
-            self.take(start, list(rows[start : start + 16]))
-        return self.found
-
-    def take(self, start: int, block: list[Floats]) -> None:
-        if self.domain and self.is_new(block):
-            both = self.before + block
-            first = self.border(both)
-            self.found.append((start - len(self.before) + first, np.mean(self.domain, axis=0), len(self.domain)))
-            self.domain, self.before, block = [], [], both[first:]
-            self.limit(64.0)
-        self.add(self.before)
-        self.before = block
-
-    def is_new(self, block: list[Floats]) -> bool:
-        two = (np.mean(block, axis=0) + np.mean(self.before, axis=0)) / 2
-        return self.distance(np.mean(block, axis=0)) > 1.4 * self.bound or self.distance(two) > self.bound
-
-    def covariance(self) -> Floats:
-        total = self.guess + sum(weight for weight, _ in self.deviations)
-        matrix = np.eye(9) * 0.04 * self.guess
-        for weight, deviation in self.deviations:
-            matrix = matrix + weight * np.outer(deviation, deviation)
-        matrix = matrix / total
-        for i in range(9):
-            for j in range(9):
-                matrix[i, j] = max(matrix[i, i], 1e-4) if i == j else 0.9 * matrix[i, j]
-        return matrix
-
-    def distance(self, signature: Floats) -> float:
-        apart = signature - np.mean(self.domain, axis=0)
-        return float(np.sqrt(apart @ np.linalg.inv(self.covariance()) @ apart))
-
-    def border(self, both: list[Floats]) -> int:
-        """Where to cut so that squared distances, to the old mean before and to the own mean after, are least."""
-        inverse, old = np.linalg.inv(self.covariance()), np.mean(self.domain, axis=0)
-        costs = []
-        for cut in range(len(both) - 3):
-            own = np.mean(both[cut:], axis=0)
-            apart = [row - old for row in both[:cut]] + [row - own for row in both[cut:]]
-            costs.append(sum(a @ inverse @ a for a in apart))
-        return int(np.argmin(costs))
-
-    def add(self, block: list[Floats]) -> None:
-        if block:
-            centre = np.mean(self.domain if len(self.domain) >= 64 else block, axis=0)
-            self.deviations += [(1.0, row - centre) for row in block]
-            self.domain += block
-
-    def limit(self, most: float) -> None:
-        share = min(1.0, most / (self.guess + sum(weight for weight, _ in self.deviations)))
-        self.guess *= share
-        self.deviations = [(weight * share, deviation) for weight, deviation in self.deviations]
 
 
 def in_batches(rows: Floats, sizes: Sequence[int], changes: ChangePoints | None = None) -> list[tuple[int, Change]]:
@@ -115,7 +46,7 @@ def test_it_is_the_naive_detector_whatever_the_batches(
 ) -> None:
     rows = domains(seed, lengths, apart)
     rows = rows + np.linspace(0, drift, len(rows))[:, None]
-    expected, found = Naive(BOUND).run(rows), in_batches(rows, sizes)
+    expected, found = NaiveChangePoints(BOUND).run(rows), in_batches(rows, sizes)
     assert [start for start, _ in found] == [start for start, *_ in expected]
     for (_, change), (_, left, lasted) in zip(found, expected, strict=True):
         np.testing.assert_allclose(change.left, left, rtol=1e-9, atol=1e-12)

@@ -30,7 +30,7 @@ from resitta.training.entropy import entropy
 from resitta.training.image_signature import image_signature
 from resitta.training.mirrored_view import MirroredView, mean_prediction
 from resitta.training.mixed_domains import MixedDomains
-from resitta.training.network import Network
+from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
 from resitta.training.self_training import Anchor
 from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
@@ -98,6 +98,11 @@ class Tide(Method):
     forget_age: int = setting(512, at_least=1, doc="from this age on a sample of the bank is outdated")
     mature_age: int = setting(128, at_least=1, doc="from this age on a sample may be over-confident")
 
+    @property
+    def trains(self) -> Trained:
+        """With a learning rate of 0 no parameter moves."""
+        return "affine" if self.lr else "none"
+
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
         return TideLearner(self, network, generator)
@@ -117,7 +122,7 @@ class TideLearner(Learner):
         self.method = method
         self.classes = min(network.classes, ROWS)
         rows, places = max(self.classes, method.groups), max(method.domains, method.groups)
-        self.network = network.fork("affine", channels_last=True)
+        self.network = network.fork(method.trains, channels_last=True)
         self.network.with_bn(lambda layer: IncrementalBN(layer, rows, places))
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
         self.anchor = Anchor(self.network.parameters(), method.anchor)
