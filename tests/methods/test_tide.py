@@ -112,13 +112,15 @@ def statistics(adapter: Adapter) -> Tensor:
 def compare(model: nn.Sequential, images: Tensor, size: int, classes: int = 5, **settings: Any) -> HandTide:
     """Run the adapter and the literal method; all they return, all statistics and all parameters must agree."""
     hand, adapter = HandTide(model, classes, **settings), adapt(model, "tide", **PLAIN, **settings, classes=classes)
-    near = {"rtol": 1e-6, "atol": 1e-6} if adapter.method.trains == "affine" else {}  # Adam magnifies rounding
+    near = 1e-6 if adapter.method.trains == "affine" else 1e-9  # Adam magnifies rounding
     for batch in torch.split(images, size):
-        torch.testing.assert_close(adapter(batch), hand(batch), **near)
+        torch.testing.assert_close(adapter(batch), hand(batch), rtol=near, atol=near)
         mine = torch.cat([values for layer in hand.layers for values in layer.present])
-        torch.testing.assert_close(statistics(adapter), mine, **near)
-    for parameter, literal in zip(adapter.parameters(), hand.trained if near else (), strict=True):
-        torch.testing.assert_close(parameter, literal, **near)
+        torch.testing.assert_close(statistics(adapter), mine, rtol=near, atol=near)
+    for parameter, literal in zip(
+        adapter.parameters(), hand.trained if adapter.method.trains == "affine" else (), strict=True
+    ):
+        torch.testing.assert_close(parameter, literal, rtol=near, atol=near)
     learner = learner_of(adapter)
     assert learner.changes.found == len(hand.changes.found)
     assert learner.past.recalled == hand.counted["recalled"]
@@ -185,20 +187,20 @@ def test_mirrored_images_that_are_predicted_otherwise_by_hand(model: nn.Sequenti
     assert hand.counted["mirrored"] > 0
 
 
-def bright(images: Tensor) -> list[bool]:
+def are_bright(images: Tensor) -> list[bool]:
     shades: list[float] = images.mean((1, 2, 3)).tolist()
     return [shade > 0.69 for shade in shades]
 
 
 def test_rejected_samples_are_kept_out_by_hand(model: nn.Sequential) -> None:
-    hand, adapter = HandTide(model, 5, rejected=bright), adapt(model, "tide", **PLAIN)
+    hand, adapter = HandTide(model, 5, rejected=are_bright), adapt(model, "tide", **PLAIN)
     learner_of(adapter).bank.screen = lambda images, logits: logits.where(
-        ~torch.tensor(bright(images))[:, None], torch.nan
+        ~torch.tensor(are_bright(images))[:, None], torch.nan
     )
     images = torch.cat((fog(scene(150, 1)), dark(scene(100, 2))))
     for batch in torch.split(images, 50):
         torch.testing.assert_close(adapter(batch), hand(batch), rtol=1e-6, atol=1e-6)
-    rejected = sum(bright(images))
+    rejected = sum(are_bright(images))
     assert 20 < rejected < 130
     assert learner_of(adapter).bank.clock == 250 - rejected
 
@@ -327,7 +329,7 @@ def test_states_of_other_settings_are_refused(model: nn.Sequential) -> None:
 @pytest.mark.parametrize(("name", "value"), [("groups", 129), ("groups", -1), ("domains", 0), ("capacity", 1)])
 def test_settings_out_of_range_are_refused(name: str, value: int) -> None:
     with pytest.raises(BadSetting, match=name):
-        create("tide", **{name: value})
+        create("tide", **dict[str, Any]({name: value}))
 
 
 def test_one_domain_can_be_remembered(model: nn.Sequential) -> None:
@@ -340,7 +342,7 @@ def test_one_domain_can_be_remembered(model: nn.Sequential) -> None:
 def test_with_more_than_128_classes_some_share_a_row() -> None:
     model = network(300)
     with torch.no_grad():
-        model[-1].weight.mul_(4)  # type: ignore[union-attr,operator]
+        model.get_parameter("9.weight").mul_(4)
     adapter, images = adapt(model, "tide", **STILL), scene(200, 1)
     with torch.no_grad():
         labels = model(images).argmax(1)
@@ -416,7 +418,7 @@ def test_updates_that_cannot_take_place_are_not_made_up_for(model: nn.Sequential
     for seed in range(6):
         adapter(scene(64, seed))
     assert learner.credit < 1
-    source = layers_of(adapter)[0].layer.weight.new_tensor(model[1].weight.tolist())  # type: ignore[union-attr,arg-type]
+    source = model.get_parameter("1.weight").detach()
     pulled = next(iter(adapter.parameters())).detach()
     torch.testing.assert_close(pulled - source, (moved - source) * 0.99**24)
 
@@ -486,31 +488,34 @@ def trained() -> nn.Module:
     for seed in range(60):
         images, labels = gratings(64, seed)
         adam.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        nn.functional.cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
         adam.step()
     return model.eval()
 
 
-def hazy(images: Tensor) -> Tensor:
-    return 0.7 + 0.3 * images
+def faded(images: Tensor) -> Tensor:
+    return 0.3 + 0.4 * images
 
 
-def night(images: Tensor) -> Tensor:
-    return 0.25 * images
+def dusk(images: Tensor) -> Tensor:
+    return 0.65 * images
 
 
-def test_it_recovers_from_a_shift_within_a_few_images_and_knows_the_domain_when_it_returns() -> None:
+def bright(images: Tensor) -> Tensor:
+    return (images + 0.25).clamp(0, 1)
+
+
+def test_it_recovers_from_a_shift_within_48_images_and_knows_the_domain_when_it_returns() -> None:
     model = trained()
-    adapter, wrong = adapt(model, "tide", **PLAIN), []
-    source = []
-    for seed, look in enumerate((hazy, night, hazy)):
-        images, labels = gratings(256, 100 + seed)
-        with torch.no_grad():
-            source.append((model(look(images)).argmax(1) != labels).float().mean().item())
-        found = torch.cat([adapter(batch) for batch in torch.split(look(images), 16)]).argmax(1)
-        wrong.append((found != labels).float().split(64))
-    print(source, [[round(p.mean().item(), 2) for p in w] for w in wrong], learner_of(adapter).past.recalled, learner_of(adapter).changes.found)
-    images, labels = gratings(256, 200)
-    with torch.no_grad():
-        print((model(images).argmax(1) != labels).float().mean())
-    assert 0
+    for broken in (faded, dusk):
+        adapter, recalled = adapt(model, "tide", **PLAIN), []
+        for seed, look in enumerate((broken, bright, broken)):
+            images, labels = gratings(192, 100 + seed)
+            with torch.no_grad():
+                wrong = (model(look(images)).argmax(1) != labels).float().mean()
+            assert wrong > 0.4 if look is broken else wrong < 0.02
+            found = torch.cat([adapter(batch) for batch in torch.split(look(images), 16)]).argmax(1)
+            assert (found[48:] != labels[48:]).float().mean() < 0.02
+            recalled.append(learner_of(adapter).past.recalled)
+        assert recalled == [0, 0, 1]
+        assert learner_of(adapter).changes.found == 2

@@ -41,7 +41,7 @@ class HandBN(nn.Module):
         axes = [axis for axis in range(x.ndim) if axis != 1]
         batch = x.mean(axes), x.var(axes, correction=0)
         if self.misfits is not None:
-            (mean, var), std = self.present, self.present[1].sqrt()
+            mean, std = self.present[0], self.present[1].sqrt()
             apart = ((batch[0] - mean) / std) ** 2 + (batch[1].sqrt() / std - 1) ** 2
             self.misfits.append(float(apart.mean()))
         if self.weigh is not None:
