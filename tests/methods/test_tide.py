@@ -1,4 +1,5 @@
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from resitta.methods.tide import TideLearner
 from resitta.norm.incremental_bn import IncrementalBN, incremental_layers
 from resitta.training.label_prior import TemporalPrior
 
+Rejected = Callable[[Tensor], list[bool]]
 PLAIN: dict[str, Any] = {"label_prior": "none"}
 STILL: dict[str, Any] = {**PLAIN, "lr": 0.0, "mirror": False, "groups": 0}
 SHORT: dict[str, Any] = {"capacity": 24, "update_every": 16, "mature_age": 20, "forget_age": 60}
@@ -109,23 +111,28 @@ def statistics(adapter: Adapter) -> Tensor:
     return torch.cat([values for layer in layers_of(adapter) for values in layer.statistics()])
 
 
-def compare(model: nn.Sequential, images: Tensor, size: int, classes: int = 5, **settings: Any) -> HandTide:
+def compare(
+    model: nn.Sequential, images: Tensor, size: int, classes: int = 5, rejected: Rejected | None = None, **settings: Any
+) -> HandTide:
     """Run the adapter and the literal method; all they return, all statistics and all parameters must agree."""
     hand, adapter = HandTide(model, classes, **settings), adapt(model, "tide", **PLAIN, **settings, classes=classes)
-    near = 1e-6 if adapter.method.trains == "affine" else 1e-9  # Adam magnifies rounding
+    learner, trains = learner_of(adapter), adapter.method.trains == "affine"
+    if rejected is not None:
+        hand.rejected = rejected
+        learner.bank.screen = lambda x, logits: logits.where(~torch.tensor(rejected(x))[:, None], torch.nan)
+    near = 1e-6 if trains else 1e-9  # Adam magnifies rounding
     for batch in torch.split(images, size):
         torch.testing.assert_close(adapter(batch), hand(batch), rtol=near, atol=near)
         mine = torch.cat([values for layer in hand.layers for values in layer.present])
         torch.testing.assert_close(statistics(adapter), mine, rtol=near, atol=near)
-    for parameter, literal in zip(
-        adapter.parameters(), hand.trained if adapter.method.trains == "affine" else (), strict=True
-    ):
+    for parameter, literal in zip(adapter.parameters(), hand.trained if trains else (), strict=True):
         torch.testing.assert_close(parameter, literal, rtol=near, atol=near)
-    learner = learner_of(adapter)
     assert learner.changes.found == len(hand.changes.found)
     assert learner.past.recalled == hand.counted["recalled"]
-    assert learner.seen == hand.seen
+    assert int((learner.past.met > 0).sum()) == len(hand.remembered)
+    assert (learner.seen, learner.mixed.since) == (hand.seen, hand.mixed.since)
     assert (learner.bank.size, learner.bank.clock) == (hand.bank.size, hand.clock)
+    assert learner.mirrored.evidence.tolist() == pytest.approx(hand.evidence, rel=1e-4)
     return hand
 
 
@@ -175,7 +182,10 @@ def test_k_is_the_number_of_classes(classes: int) -> None:
 
 
 def test_domains_side_by_side_by_hand(model: nn.Sequential) -> None:
-    hand = compare(model, torch.cat((side_by_side(704), fog(scene(64, 2)))), 64, change_bound=None)
+    hand = compare(
+        model, torch.cat((fog(scene(128, 3)), dark(scene(128, 4)), side_by_side(704), 0.97 + 0.01 * scene(64, 5))), 64
+    )
+
     assert hand.counted["regrouped"] == 1
     assert hand.counted["by group"] > 2
     assert hand.counted["learned"] > 0
@@ -193,16 +203,10 @@ def are_bright(images: Tensor) -> list[bool]:
 
 
 def test_rejected_samples_are_kept_out_by_hand(model: nn.Sequential) -> None:
-    hand, adapter = HandTide(model, 5, rejected=are_bright), adapt(model, "tide", **PLAIN)
-    learner_of(adapter).bank.screen = lambda images, logits: logits.where(
-        ~torch.tensor(are_bright(images))[:, None], torch.nan
-    )
     images = torch.cat((fog(scene(150, 1)), dark(scene(100, 2))))
-    for batch in torch.split(images, 50):
-        torch.testing.assert_close(adapter(batch), hand(batch), rtol=1e-6, atol=1e-6)
-    rejected = sum(are_bright(images))
-    assert 20 < rejected < 130
-    assert learner_of(adapter).bank.clock == 250 - rejected
+    hand = compare(model, images, 50, rejected=are_bright)
+    assert 20 < 250 - hand.clock == sum(are_bright(images)) < 130
+    assert hand.counted["averaged"] > 0
 
 
 # --- what it promises -------------------------------------------------------------------------------------------------
@@ -240,6 +244,34 @@ def test_a_domain_begins_as_if_nothing_had_been_before(model: nn.Sequential) -> 
         assert torch.equal(learner_of(adapter).counts, learner_of(fresh).counts)
     assert learner_of(adapter).changes.found == 1
     assert torch.equal(learner_of(adapter).bank.samples, learner_of(fresh).bank.samples)
+
+
+@pytest.mark.parametrize(("images", "recalled"), [(32, 0), (80, 1), (208, 0)])
+def test_a_domain_is_recognised_early_or_not_at_all(model: nn.Sequential, images: int, recalled: int) -> None:
+    adapter = adapt(model, "tide", **STILL)
+    learner = learner_of(adapter)
+    for batch in torch.split(fog(scene(images, 1)), 16):
+        adapter(batch)
+    learner.past.keep(learner.changes.mean)
+    adapter(fog(scene(8, 2)))
+    assert learner.past.recalled == recalled
+    assert learner.strength == (256 if recalled else 64)
+
+
+def test_normalised_images_are_looked_at_as_they_are(model: nn.Sequential) -> None:
+    class Restored(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 0.2 + 0.5
+
+    plain = adapt(model, "tide", **STILL)
+    normalised = adapt(nn.Sequential(Restored(), model), "tide", **STILL, normalized=([0.5] * 3, [0.2] * 3))
+    for batch in torch.split(domains()[:250], 50):
+        expected = plain(batch)
+        torch.testing.assert_close(normalised((batch - 0.5) / 0.2), expected, rtol=1e-5, atol=1e-5)
+    assert learner_of(plain).changes.found == learner_of(normalised).changes.found == 1
+    mean = learner_of(plain).changes.mean
+    assert mean.any()
+    assert learner_of(normalised).changes.mean.tolist() == pytest.approx(mean.tolist(), abs=1e-4)
 
 
 def test_images_of_the_domain_before_keep_their_prediction(model: nn.Sequential) -> None:

@@ -273,6 +273,9 @@ def test_domains_begin_are_remembered_and_recalled() -> None:
     for found in (layer.prior, statistics(layer)):
         assert torch.equal(found, second)
     assert torch.equal(layer.domains[1], first)
+    layer.begin(afresh=True)
+    observed(layer, 1)
+    assert torch.equal(statistics(layer), first)  # as if nothing had been before
 
 
 def test_a_state_holds_everything_but_the_source() -> None:

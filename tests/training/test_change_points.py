@@ -73,6 +73,35 @@ def test_no_alarm_where_nothing_changes(seed: int, scale: float) -> None:
     assert in_batches(rows * scale / 0.2, [1, 7, 64, 200][seed % 4 :][:1]) == []
 
 
+@pytest.mark.parametrize(("alone", "both", "found"), [(1.38, 0.69, 0), (1.42, 0.71, 1), (1.2, 0.98, 0), (1.2, 1.02, 1)])
+def test_one_block_must_be_further_away_than_two(alone: float, both: float, found: int) -> None:
+    """In units of the bound: the distance of the last block, and that of the mean of the last two."""
+    changes = ChangePoints(BOUND)
+    changes(domains(1, [320]))
+    unit = np.arange(9.0) / changes.distance(np.arange(9.0), np.zeros(9))
+    changes.last = np.tile(changes.mean + (2 * both - alone) * BOUND * unit, (16, 1))
+    changes(np.tile(changes.mean + alone * BOUND * unit, (16, 1)))
+    assert changes.found == found
+
+
+def test_the_covariance_counts_as_64_images_in_the_next_domain() -> None:
+    changes = ChangePoints(BOUND)
+    changes(domains(1, [320]))
+    before = changes.scatter / changes.mass
+    changes(changes.mean + 9 + np.zeros((16, 9)))
+    assert (changes.found, changes.mass) == (1, 64)
+    np.testing.assert_allclose(changes.scatter / 64, before)
+
+
+def test_variances_have_a_lower_bound_and_correlations_count_for_nine_tenths() -> None:
+    changes = ChangePoints(BOUND)
+    changes.scatter = np.zeros((9, 9))
+    assert changes.distance(0.01 * np.eye(9)[4], np.zeros(9)) == pytest.approx(1)
+    changes.scatter = changes.mass * np.ones((9, 9))
+    expected = np.linalg.inv(0.9 * np.ones((9, 9)) + 0.1 * np.eye(9))[2, 2]
+    assert changes.distance(np.eye(9)[2], np.zeros(9)) == pytest.approx(expected**0.5)
+
+
 @pytest.mark.parametrize(("length", "least", "most"), [(100, 1, 3), (3000, 0, 0)])
 def test_a_fast_ramp_is_a_change_and_a_slow_drift_is_not(length: int, least: int, most: int) -> None:
     """By 15 standard deviations in total. The covariance of a domain grows while its mean drifts slowly."""
@@ -85,7 +114,7 @@ def test_a_fast_ramp_is_a_change_and_a_slow_drift_is_not(length: int, least: int
 
 def test_the_mean_of_a_domain_follows_the_last_two_thousand_images() -> None:
     rng, changes = np.random.default_rng(0), ChangePoints(float("inf"))
-    for mean in np.repeat([0.0, 1.0], 128):
+    for mean in np.repeat([0.0, 1.0], (200, 128)):
         changes(rng.normal(mean, 0.1, (32, 9)))
     assert changes.seen == 2048
     assert changes.mean.mean() == pytest.approx(1 - np.exp(-2), abs=0.01)  # over 4096 images, since after 2048 it fades
