@@ -6,17 +6,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "src" / "resitta").rglob("*.py"))
-HTTP = "tested over HTTP by the other files of tests/serve"
 EXCEPTIONS = {
     "cli/flags": "types of flags: tested by the commands",
-    "method": "abstract classes: tests/conformance and tests/methods check what derives from them",
-    "options": "tested through resitta.adapt in tests/adapter/",
-    "training/sharing": "tested through Network.fork in tests/training/test_network.py",
-    "serve/claim": "another name of checkpoint/state_lock",
-    "serve/launch": "tested by the command in tests/cli/test_serve.py",
     "serve/settings": "tested by the command in tests/cli/test_serve.py",
-    **dict.fromkeys(("serve/app", "serve/error_responses", "serve/http_errors", "serve/inline"), HTTP),
-    **dict.fromkeys(("serve/metrics", "serve/pages", "serve/request_body", "serve/writer"), HTTP),
+    "serve/http_errors": "an exception: tested over HTTP by the other files of tests/serve",
 }
 """Modules without a test file of their own, with the reason."""
 
@@ -25,8 +18,18 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT / "src" / "resitta").with_suffix("").as_posix()
 
 
+def file_for(module: str) -> Path:
+    package, _, leaf = module.rpartition("/")
+    return ROOT / "tests" / package / f"test_{leaf.strip('_')}.py"
+
+
 @pytest.mark.parametrize("module", [name(path) for path in MODULES if path.name != "__init__.py"])
 def test_every_module_has_a_test_file_of_its_name(module: str) -> None:
-    package, _, leaf = module.rpartition("/")
-    test = ROOT / "tests" / package / f"test_{leaf.strip('_')}.py"
+    test = file_for(module)
     assert test.exists() or module in EXCEPTIONS, f"write {test.relative_to(ROOT)}, or give a reason in EXCEPTIONS"
+
+
+@pytest.mark.parametrize("module", EXCEPTIONS)
+def test_every_exception_is_a_module_without_a_test_file(module: str) -> None:
+    assert (ROOT / "src" / "resitta" / f"{module}.py").exists()
+    assert not file_for(module).exists()

@@ -11,14 +11,9 @@ from torch import Tensor, nn
 from resitta import adapt, check_method, load
 from resitta.errors import UnsuitableModel
 from resitta.method import create
-from resitta.methods.roid import (
-    ROIDLearner,
-    normalized,
-    sample_weights,
-    soft_likelihood_ratio,
-    symmetric_cross_entropy,
-)
+from resitta.methods.roid import ROIDLearner, sample_weights, symmetric_cross_entropy
 from resitta.norm.unmix_bn import UnMixBN
+from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
 from resitta.training.strong_view import StrongView
 
 Stream = Callable[[int], Tensor]

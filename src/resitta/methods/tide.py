@@ -30,7 +30,7 @@ from resitta.training.entropy import entropy
 from resitta.training.image_signature import image_signature
 from resitta.training.mirrored_view import MirroredView, mean_prediction
 from resitta.training.mixed_domains import MixedDomains
-from resitta.training.network import Network
+from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
 from resitta.training.self_training import Anchor
 from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
@@ -82,7 +82,9 @@ class Tide(Method):
     domains: int = setting(16, at_least=1, doc="how many domains are remembered")
     recall_bound: float = setting(1.0, at_least=0, doc="how near the signature of a remembered domain must be")
     recalled_strength: float = setting(256.0, above=0, doc="as how many samples its statistics count then")
-    groups: int = setting(4, at_least=0, doc="groups of images when domains come side by side; 0 for none")
+    groups: int = setting(
+        4, at_least=0, at_most=ROWS, doc="groups of images when domains come side by side; 0 for none"
+    )
     mirror: bool = setting(True, doc="average with predictions of mirrored images where the network agrees on them")
     diversity: float = setting(
         0.6, at_least=0, doc="from which share of the classes a batch could hold its own statistics are used"
@@ -95,6 +97,11 @@ class Tide(Method):
     update_every: int = setting(64, at_least=1, doc="samples between two updates of the parameters")
     forget_age: int = setting(512, at_least=1, doc="from this age on a sample of the bank is outdated")
     mature_age: int = setting(128, at_least=1, doc="from this age on a sample may be over-confident")
+
+    @property
+    def trains(self) -> Trained:
+        """With a learning rate of 0 no parameter moves."""
+        return "affine" if self.lr else "none"
 
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
@@ -113,9 +120,9 @@ class TideLearner(Learner):
     def __init__(self, method: Tide, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
-        rows = max(min(network.classes, ROWS), method.groups)
-        places = max(method.domains, method.groups)
-        self.network = network.fork("affine", channels_last=True)
+        self.classes = min(network.classes, ROWS)
+        rows, places = max(self.classes, method.groups), max(method.domains, method.groups)
+        self.network = network.fork(method.trains, channels_last=True)
         self.network.with_bn(lambda layer: IncrementalBN(layer, rows, places))
         self.optimizer = Adam(self.network.parameters(), lr=method.lr)
         self.anchor = Anchor(self.network.parameters(), method.anchor)
@@ -127,14 +134,14 @@ class TideLearner(Learner):
             mature_age=method.mature_age,
         )
         self.changes = ChangePoints(method.change_bound or float("inf"))
-        self.past = DomainMemory(places)
+        self.past = DomainMemory(method.domains)
         self.mixed = MixedDomains(method.groups).to(network.device)
         self.mirrored = MirroredView().to(network.device)
         self.seen = 0
         self.credit = 0.0
         self.latest: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         precision = torch.promote_types(network.dtype, torch.float32)
-        self.register_buffer("counts", torch.zeros(rows, dtype=precision, device=network.device))
+        self.register_buffer("counts", torch.zeros(rows, dtype=torch.int64, device=network.device))
         self.register_buffer("strength", torch.tensor(method.strength, dtype=precision, device=network.device))
 
     @property
@@ -191,9 +198,7 @@ class TideLearner(Learner):
     @graphed
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their classes; return the logits that follow."""
-        assignment = self._rows(logits.argmax(dim=1) % len(self.counts), kept)
-        weights = class_weights(self.counts, quota=self.method.quota, ceiling=self.method.ceiling)
-        batch = Observation(assignment, self.counts, weights, self.strength)
+        batch = self._observation(logits.argmax(dim=1) % self.classes, kept)
         with torch.no_grad(), observing(self.network, batch):
             return self.network(images)
 
@@ -201,15 +206,18 @@ class TideLearner(Learner):
     def observe_groups(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their groups; return logits by the statistics of these."""
         groups = self.mixed.group_of(image_signature(self.network.pixels(images)))
-        batch = Observation(self._rows(groups, kept), self.counts, self.counts, self.strength, groups)
-        with torch.no_grad(), observing(self.network, batch):
+        with torch.no_grad(), observing(self.network, self._observation(groups, kept, by_group=True)):
             return self.network(images)
 
-    def _rows(self, rows: Tensor, kept: Tensor) -> Tensor:
-        """R×N: which sample belongs to which row; they are counted."""
-        assignment = (F.one_hot(rows, len(self.counts)).T * kept).to(self.counts)
-        self.counts.add_(assignment.sum(dim=1))
-        return assignment
+    def _observation(self, rows: Tensor, kept: Tensor, *, by_group: bool = False) -> Observation:
+        """Which sample belongs to which row, and what rows weigh with these samples; they are counted."""
+        assignment = F.one_hot(rows, len(self.counts)).T * kept
+        added, method = assignment.sum(dim=1), self.method
+        counts = self.counts.add_(added).to(torch.promote_types(self.strength.dtype, torch.float32))
+        if by_group:
+            return Observation(assignment.to(counts), added, counts, self.strength, rows)
+        weights = class_weights(counts, classes=self.classes, quota=method.quota, ceiling=method.ceiling)
+        return Observation(assignment.to(counts), added, weights, self.strength)
 
     def update(self, diversity: float) -> None:
         """Learn from everything in the bank: each time where all classes come, the less often the fewer do.
@@ -218,8 +226,9 @@ class TideLearner(Learner):
         """
         if not self.method.lr:
             return
-        self.credit += diversity
-        if self.credit >= 1 and self.bank.size > 1 and not self.mixed.on:
+        if self.bank.size > 1 and not self.mixed.on:
+            self.credit += diversity
+        if self.credit >= 1:
             self.credit -= 1
             self.learn(self.bank.samples)
         else:

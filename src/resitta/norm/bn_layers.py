@@ -97,6 +97,20 @@ def replace_layers(model: nn.Module, kind: type[nn.Module], make: Callable[[nn.M
     return model
 
 
+def in_float32_at_least(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A conversion that makes float32 of what it would halve.
+
+    >>> in_float32_at_least(Tensor.bfloat16)(torch.zeros(1).double()).dtype
+    torch.float32
+    """
+
+    def converted(tensor: Tensor) -> Tensor:
+        moved = fn(tensor)
+        return tensor.to(moved.device, torch.float32) if moved.dtype in HALF else moved
+
+    return converted
+
+
 class AdaptiveBN(nn.Module):
     """A caller's BatchNorm layer, wrapped. In `updating` mode a forward pass also moves its statistics."""
 
@@ -128,12 +142,7 @@ class AdaptiveBN(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or convert, to float32 instead of less: moving averages and Adam would lose small steps."""
-
-        def kept(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return tensor.to(moved.device, torch.float32) if moved.dtype in HALF else moved
-
-        return super()._apply(kept, recurse)  # type: ignore[no-untyped-call,no-any-return]
+        return super()._apply(in_float32_at_least(fn), recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def unwrap(self) -> BatchNorm:
         """Return the caller's layer, holding the statistics."""

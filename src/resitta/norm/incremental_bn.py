@@ -21,8 +21,8 @@ class Observation:
 
     assignment: Tensor
     """R×N: 1 where a sample belongs to a row, 0 in the column of a sample that is left out."""
-    counts: Tensor
-    """How many samples each row has, this batch included."""
+    added: Tensor
+    """How many samples each row gets."""
     weights: Tensor
     """As how many samples each row counts."""
     strength: Tensor
@@ -31,23 +31,24 @@ class Observation:
     """The row of each sample, if each row is a group of samples that is normalised with statistics of its own."""
 
 
-def class_weights(counts: Tensor, *, quota: float, ceiling: float) -> Tensor:
+def class_weights(counts: Tensor, *, classes: int, quota: float, ceiling: float) -> Tensor:
     """As how many samples each class counts, from how many it has.
 
     Classes weigh alike, but for those with fewer than `quota` samples. All together weigh W samples, where
 
         1/W = (1/P - 1/K) / quota + 1 / min(N, ceiling)
 
-    for N samples of K classes, as diverse as P classes of equal size (inverse Simpson index): a mean over all classes
-    is exact but for the number of samples, one over a few of them is off by what sets classes apart.
+    for N samples of K `classes`, as diverse as P classes of equal size (inverse Simpson index): a mean over all classes
+    is exact but for the number of samples, one over a few of them is off by what sets classes apart. Rows beyond the
+    classes are empty.
 
     >>> cases = torch.tensor([[0.0, 990.0], [2.0, 2.0], [500.0, 490.0]])
-    >>> [round(float(class_weights(counts, quota=4.0, ceiling=96.0).sum())) for counts in cases]
+    >>> [round(float(class_weights(counts, classes=2, quota=4.0, ceiling=96.0).sum())) for counts in cases]
     [7, 4, 96]
     """
     samples = counts.sum()
     alike = counts.square().sum() / samples.square().clamp(min=TINY)
-    lacking = (alike - 1 / len(counts)).clamp(min=0)
+    lacking = (alike - 1 / classes).clamp(min=0)
     rows = counts.clamp(max=quota)
     total = 1 / (lacking / quota + 1 / samples.clamp(min=TINY, max=ceiling))
     return rows * (total / rows.sum().clamp(min=TINY))
@@ -102,8 +103,8 @@ class IncrementalBN(RunningBN):
     flow through them.
 
     >>> layer = IncrementalBN(nn.BatchNorm1d(1).eval(), rows=2, domains=1)
-    >>> counts = torch.tensor([1.0, 0.0])
-    >>> with observing(layer, Observation(torch.tensor([[1.0], [0.0]]), counts, counts, torch.tensor(1.0))):
+    >>> added, weights = torch.tensor([1, 0]), torch.tensor([1.0, 0.0])
+    >>> with observing(layer, Observation(torch.tensor([[1.0], [0.0]]), added, weights, torch.tensor(1.0))):
     ...     _ = layer(torch.tensor([[2.0]]))
     >>> [values.tolist() for values in layer.statistics()]  # means 0 and 2, variances 1 and 0
     [[1.0], [1.5]]
@@ -112,6 +113,8 @@ class IncrementalBN(RunningBN):
     source: Tensor
     prior: Tensor
     sums: Tensor
+    counts: Tensor
+    """How many samples each row has; twice as many as there are if a pass calls the layer twice."""
     domains: Tensor
     """Statistics of remembered domains, or of groups of samples: D×2×C."""
 
@@ -121,6 +124,7 @@ class IncrementalBN(RunningBN):
         self.register_buffer("source", source, persistent=False)
         self.register_buffer("prior", source.clone())
         self.register_buffer("sums", source.new_zeros(rows, *source.shape))
+        self.register_buffer("counts", source.new_zeros(rows, dtype=torch.int64))
         self.register_buffer("domains", source.repeat(domains, 1, 1))
         self.observation: Observation | None = None
         self.own = False
@@ -142,8 +146,10 @@ class IncrementalBN(RunningBN):
         means, variances = instance_moments(x)
         with torch.autocast(x.device.type, enabled=False):
             moments = torch.stack((means, variances + means.square()), dim=1)
+            moments = moments.where(batch.assignment.any(dim=0)[:, None, None], 0.0)  # those left out may not be finite
             self.sums.add_((batch.assignment.to(moments) @ moments.flatten(1)).view_as(self.sums))
-            rows = self.sums / batch.counts.to(moments).clamp(min=TINY)[:, None, None]
+            self.counts.add_(batch.added)
+            rows = self.sums / self.counts.to(moments).clamp(min=TINY)[:, None, None]
             weights, strength = batch.weights.to(moments), batch.strength.to(moments)
             self.move_to(pooled(rows, weights, self.prior, strength))
             if batch.groups is not None:
@@ -180,6 +186,7 @@ class IncrementalBN(RunningBN):
         """Begin a domain: on the statistics of the source if `afresh`, else on the present ones."""
         self.prior.copy_(self.source if afresh else torch.stack(self.statistics()))
         self.sums.zero_()
+        self.counts.zero_()
         self.move_to(self.prior)
 
     @torch.no_grad()

@@ -46,7 +46,7 @@ class Change:
     start: int
     """The index of its first image in the batch; negative where it began with earlier images."""
     left: Floats
-    """The mean signature of the domain before."""
+    """The mean signature of the domain before; of several changes in a batch, of that before the first."""
     lasted: int
     """Over how many images, at most `HORIZON`."""
 
@@ -89,7 +89,8 @@ class ChangePoints(nn.Module):
             if self._has_changed(block):
                 both = np.concatenate((self.last, block))
                 first = self._first_of(both)
-                change = Change(start - waited - len(self.last) + first, self.mean, self.seen)
+                left = (self.mean, self.seen) if change is None else (change.left, change.lasted)
+                change = Change(start - waited - len(self.last) + first, *left)
                 self._begin()
                 block = both[first:]
             self._take(self.last)
@@ -103,7 +104,7 @@ class ChangePoints(nn.Module):
         True
         """
         apart = one - other
-        return float(np.sqrt(max(0.0, apart @ np.linalg.solve(self._covariance(), apart))))
+        return float(np.sqrt(max(0.0, float(apart @ np.linalg.solve(self._covariance(), apart)))))
 
     def _covariance(self) -> Floats:
         """That of single images, with weaker correlations and bounded variances."""

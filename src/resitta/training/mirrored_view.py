@@ -6,10 +6,13 @@ network itself tells: it is then less certain of mirrored images, or certain of 
 """
 
 import math
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from resitta.norm.bn_layers import in_float32_at_least
 from resitta.training.entropy import entropy, log_probabilities
 
 EXPLORED = 32
@@ -48,8 +51,8 @@ class MirroredView(nn.Module):
     >>> view, logits = MirroredView(), 4 * torch.eye(4)
     >>> view.chosen(4), bool(view(logits, logits, torch.ones(4)))
     (tensor([True, True, True, True]), True)
-    >>> bool(view(logits, logits.flip(0), torch.ones(4))), view.chosen(4)
-    (False, tensor([ True, False, False, False]))
+    >>> bool(view(logits, logits.flip(0), torch.ones(4))), view.chosen(64).nonzero().flatten()
+    (False, tensor([24, 56]))
     """
 
     evidence: Tensor
@@ -61,10 +64,14 @@ class MirroredView(nn.Module):
         self.register_buffer("evidence", torch.zeros(3))
         self.register_buffer("clock", torch.zeros((), dtype=torch.int64))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert, to float32 instead of less: sums would lose single images."""
+        return super()._apply(in_float32_at_least(fn), recurse)  # type: ignore[no-untyped-call,no-any-return]
+
     @property
     def helps(self) -> Tensor:
         """Whether mirrored images are predicted like images, so far."""
-        plain, mirrored, apart = self.evidence
+        plain, mirrored, apart = self.evidence.unbind()
         return (apart <= DIVERGENCE * (plain + mirrored) / 2) & (mirrored <= UNCERTAINTY * plain)
 
     def chosen(self, count: int) -> Tensor:

@@ -5,7 +5,8 @@ tighter than the whole: groups then explain more of the variance than they do of
 covariance.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from resitta.errors import BadState
+from resitta.norm.bn_layers import in_float32_at_least
 from resitta.training.image_signature import NUMBERS
 
 Floats = NDArray[np.float64]
@@ -105,6 +107,10 @@ class MixedDomains(nn.Module):
     def group_of(self, signatures: Tensor) -> Tensor:
         """The group of each image, from signatures on any device."""
         return torch.cdist(signatures.to(self.centres) / self.scale, self.centres).argmin(dim=1)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move or convert, to float32 instead of less: signatures near a border would change their group."""
+        return super()._apply(in_float32_at_least(fn), recurse)  # type: ignore[no-untyped-call,no-any-return]
 
     def _look(self) -> None:
         """Decide whether the latest signatures form groups; present groups stay as they are."""

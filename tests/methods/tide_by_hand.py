@@ -1,0 +1,334 @@
+"""Tide written out from the page of its formulas, sample by sample, on a sequential network in float64."""
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tests.training.naive_change_points import NaiveChangePoints
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from resitta.memory.entrobank import EntroBank
+from resitta.training.image_signature import image_signature
+from resitta.training.mixed_domains import MixedDomains
+
+Floats = NDArray[np.float64]
+Moments = tuple[Tensor, Tensor]
+
+
+class HandBN(nn.Module):
+    """Keeps the first and second moments of every sample of the domain, by class."""
+
+    def __init__(self, layer: _BatchNorm) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = layer.weight, layer.bias, layer.eps
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        self.source: Moments = layer.running_mean.clone(), layer.running_var.clone()
+        self.present = self.prior = self.source
+        self.members: dict[int, list[Moments]] = {}
+        self.rows: list[int | None] = []
+        self.weigh: Callable[[], tuple[dict[int, float], float]] | None = None
+        self.by_group = self.own = False
+        self.misfits: list[float] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        axes = [axis for axis in range(x.ndim) if axis != 1]
+        batch = x.mean(axes), x.var(axes, correction=0)
+        if self.misfits is not None:
+            mean, std = self.present[0], self.present[1].sqrt()
+            apart = ((batch[0] - mean) / std) ** 2 + (batch[1].sqrt() / std - 1) ** 2
+            self.misfits.append(float(apart.mean()))
+        if self.weigh is not None:
+            self.take(x.detach())
+            if self.by_group:
+                assert None not in self.rows
+                own = [self.mixture({row: float(len(self.members[row]))}) for row in self.rows if row is not None]
+                return torch.cat([self.normalise(sample[None], *s) for sample, s in zip(x, own, strict=True)])
+            self.present = self.mixture(self.weigh()[0])
+        return self.normalise(x, *(batch if self.own else self.present))
+
+    def take(self, x: Tensor) -> None:
+        assert self.weigh is not None
+        for sample, row in zip(x, self.rows, strict=True):
+            if row is not None:
+                values = sample.reshape(len(sample), -1)
+                self.members.setdefault(row, []).append((values.mean(1), (values**2).mean(1)))
+
+    def mixture(self, weights: dict[int, float]) -> Moments:
+        """m = (S m_source + Σ_k w_k m_k) / (S + Σ_k w_k), of first and second moments."""
+        assert self.weigh is not None
+        strength = self.weigh()[1]
+        total = strength + sum(weights.values())
+        mean = strength * self.prior[0] / total
+        square = strength * (self.prior[1] + self.prior[0] ** 2) / total
+        for row, weight in weights.items():
+            own = self.members[row]
+            mean = mean + weight / total * sum(first for first, _ in own) / len(own)
+            square = square + weight / total * sum(second for _, second in own) / len(own)
+        return mean, square - mean**2
+
+    def normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        out = (x - mean.view(shape)) / (var.view(shape) + self.eps).sqrt()
+        return out * self.weight.view(shape) + self.bias.view(shape)
+
+
+@dataclass
+class Domain:
+    """What is kept of a domain that was left."""
+
+    signature: Floats
+    statistics: list[Moments]
+    met: int
+
+
+@dataclass
+class HandTide:
+    """The method on copies of a model, with the settings of its formulas."""
+
+    model: nn.Module
+    classes: int
+    strength: float = 64.0
+    quota: float = 4.0
+    ceiling: float = 96.0
+    change_bound: float | None = 2.4
+    domains: int = 16
+    recall_bound: float = 1.0
+    recalled_strength: float = 256.0
+    groups: int = 4
+    mirror: bool = True
+    diversity: float = 0.6
+    lr: float = 5e-4
+    anchor: float = 0.01
+    capacity: int = 64
+    update_every: int = 64
+    forget_age: int = 512
+    mature_age: int = 128
+    rejected: Callable[[Tensor], list[bool]] = lambda images: [False] * len(images)
+    counted: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.net = copy.deepcopy(self.model)
+        for name, layer in list(self.net.named_modules()):
+            if isinstance(layer, _BatchNorm):
+                self.net.set_submodule(name, HandBN(layer))
+        self.layers = [module for module in self.net.modules() if isinstance(module, HandBN)]
+        self.trained = [parameter for layer in self.layers for parameter in layer.parameters()]
+        self.adam = torch.optim.Adam(self.trained, lr=self.lr)
+        self.start = [parameter.detach().clone() for parameter in self.trained]
+        self.bank = EntroBank(
+            self.capacity,
+            generator=torch.Generator(),
+            forget_age=self.forget_age,
+            mature_age=self.mature_age,
+        )
+        self.changes, self.mixed = NaiveChangePoints(self.change_bound or math.inf), MixedDomains(self.groups)
+        self.remembered: list[Domain] = []
+        self.known: Domain | None = None
+        self.weight, self.seen, self.images, self.clock, self.met = self.strength, 0, 0, 0, 0
+        self.credit, self.latest = 0.0, list[int]()
+        self.evidence, self.shown = [0.0, 0.0, 0.0], 0
+
+    def __call__(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            predicted: Tensor = self.net(images)
+        labels = predicted.argmax(1).tolist()
+        rows = image_signature(images).double().numpy()
+        before = len(self.changes.found)
+        found = self.changes.run(rows)[before:]
+        first = max(0, found[-1][0] - self.images) if found else 0
+        if found:
+            self.enter(found[0], found[-1][0], images[first:])
+        elif self.known is None and 32 <= len(self.changes.domain) <= 160:
+            self.recall()
+        if self.mixed(rows[first:]):
+            self.counted["regrouped"] += 1
+            self.remembered, self.known = [], None
+            self.begin(afresh=not self.mixed.on)
+        rejected = self.rejected(images)
+        kept = [i >= first and not rejected[i] for i in range(len(images))]
+        self.latest = [*self.latest, *labels][-64:]
+        shares = [count / len(self.latest) for count in Counter(self.latest).values()]
+        diverse = math.exp(-sum(p * math.log(p) for p in shares)) / min(self.classes, len(self.latest))
+        answer = self.answer(images, predicted, labels, kept, diverse > self.diversity)
+        self.seen += len(images) - first
+        self.images += len(images)
+        self.learn_from(images, predicted, rejected, first, diverse)
+        return answer
+
+    def answer(self, images: Tensor, predicted: Tensor, labels: list[int], kept: list[bool], diverse: bool) -> Tensor:
+        """Observe the batch; of each kept image, choose the prediction to return."""
+        answer, n = predicted.clone(), len(images)
+        if self.mixed.on:
+            self.counted["by group"] += 1
+            groups = self.mixed.group_of(image_signature(images)).tolist()
+            newer = self.observed(images, groups, kept, by_group=True)
+            mirrored, use = [False] * n, kept
+        elif self.seen < self.strength:
+            self.counted["new"] += 1
+            newer, mirrored, use = self.observed(images, labels, kept), [False] * n, kept
+        else:
+            on = self.mirror_helps()
+            mirrored = [self.mirror and (on or (self.shown + i) % 32 == 0) for i in range(n)]
+            seen = torch.stack([image.flip(-1) if m else image for image, m in zip(images, mirrored, strict=True)])
+            newer = self.observed(seen, labels, kept)
+            if self.mirror:
+                self.compare(predicted, newer, [m and k for m, k in zip(mirrored, kept, strict=True)])
+            helps = self.mirror_helps()
+            use = [k and (helps if m else diverse) for m, k in zip(mirrored, kept, strict=True)]
+            self.counted.update(mirrored=sum(mirrored), plain=n - sum(mirrored), averaged=helps * sum(mirrored))
+        for i in range(n):
+            if use[i]:
+                both = (predicted[i].log_softmax(0) + newer[i].log_softmax(0)) / 2
+                answer[i] = both if mirrored[i] else newer[i]
+        return answer
+
+    def mirror_helps(self) -> bool:
+        plain, mirrored, apart = self.evidence
+        return apart <= (plain + mirrored) / 2 / 2 and mirrored <= 1.2 * plain
+
+    def compare(self, predicted: Tensor, newer: Tensor, counts: list[bool]) -> None:
+        """Sum up entropies and Jensen-Shannon divergences; images long ago count less."""
+        for _ in counts:
+            self.evidence = [value * (1 - 1 / 2048) for value in self.evidence]
+        for one, other, counted in zip(predicted, newer, counts, strict=True):
+            if counted:
+                p, q = one.softmax(0), other.softmax(0)
+                h = [float(-(r * r.log()).sum()) for r in (p, q, (p + q) / 2)]
+                more = (h[0], h[1], h[2] - (h[0] + h[1]) / 2)
+                self.evidence = [value + new for value, new in zip(self.evidence, more, strict=True)]
+        self.shown += len(counts)
+
+    def observed(self, images: Tensor, rows: list[int], kept: list[bool], *, by_group: bool = False) -> Tensor:
+        for layer in self.layers:
+            layer.rows = [row if k else None for row, k in zip(rows, kept, strict=True)]
+            layer.weigh, layer.by_group = lambda: (self.weights(), self.weight), by_group
+        with torch.no_grad():
+            newer: Tensor = self.net(images)
+        if by_group:
+            for layer in self.layers:
+                layer.present = layer.mixture({row: float(len(own)) for row, own in layer.members.items()})
+        for layer in self.layers:
+            layer.weigh, layer.by_group = None, False
+        return newer
+
+    def weights(self) -> dict[int, float]:
+        """w_k = W min(n_k, 4) / Σ_j min(n_j, 4), 1/W = (1/P - 1/K) / 4 + 1 / min(N, 96), 1/P = Σ (n_k / N)²."""
+        counts = {row: len(own) for row, own in self.layers[0].members.items()}
+        if not counts:
+            return {}
+        n = sum(counts.values())
+        alike = sum((count / n) ** 2 for count in counts.values())
+        total = 1 / (max(0.0, alike - 1 / self.classes) / self.quota + 1 / min(n, self.ceiling))
+        capped = {row: min(count, self.quota) for row, count in counts.items()}
+        return {row: total * count / sum(capped.values()) for row, count in capped.items()}
+
+    def enter(self, left: tuple[int, Floats, int], start: int, images: Tensor) -> None:
+        """Keep the domain that was left, if it lasted; begin on its statistics if they fit better than the source's."""
+        _, signature, lasted = left
+        kept = None
+        if lasted >= 96 and not self.mixed.on:
+            kept = self.keep(signature)
+        self.begin(afresh=True)
+        self.mixed.restart()
+        self.counted["changes"] += 1
+        source = [layer.source for layer in self.layers]
+        if kept is not None and self.misfit(images, source) > self.misfit(images, kept.statistics):
+            self.counted["taken up"] += 1
+            self.known = kept
+            self.take_up(kept)
+            return
+        stored = [i for i in range(self.bank.size) if self.bank.births[i] <= self.clock + start - self.images]
+        self.counted["forgotten"] += len(stored)
+        self.bank.forget_before(self.clock + start - self.images + 1)
+
+    def keep(self, signature: Floats) -> Domain:
+        self.met += 1
+        statistics = [layer.present for layer in self.layers]
+        if self.known is not None:
+            self.known.signature, self.known.statistics, self.known.met = signature, statistics, self.met
+            return self.known
+        if len(self.remembered) == self.domains:
+            self.remembered.remove(min(self.remembered, key=lambda domain: domain.met))
+            self.counted["replaced"] += 1
+        self.remembered.append(Domain(signature, statistics, self.met))
+        return self.remembered[-1]
+
+    def misfit(self, images: Tensor, statistics: list[Moments]) -> float:
+        found: list[float] = []
+        for layer, values in zip(self.layers, statistics, strict=True):
+            layer.present, layer.misfits = values, found
+        with torch.no_grad():
+            self.net(images)
+        for layer in self.layers:
+            layer.present, layer.misfits = layer.prior, None
+        return sum(found) / len(found)
+
+    def take_up(self, domain: Domain) -> None:
+        for layer, values in zip(self.layers, domain.statistics, strict=True):
+            layer.prior = values
+
+    def recall(self) -> None:
+        """The nearest remembered domain within one standard deviation takes the place of the source, with S = 256."""
+        near = [(self.changes.distance(domain.signature), domain) for domain in self.remembered]
+        apart, nearest = min(near, key=lambda each: each[0], default=(math.inf, None))
+        if nearest is not None and apart <= self.recall_bound:
+            self.counted["recalled"] += 1
+            self.known, self.weight = nearest, self.recalled_strength
+            self.take_up(nearest)
+
+    def begin(self, *, afresh: bool) -> None:
+        self.seen, self.known, self.weight = 0, None, self.strength
+        for layer in self.layers:
+            layer.prior = layer.source if afresh else layer.present
+            layer.present, layer.members = layer.prior, {}
+
+    def learn_from(self, images: Tensor, logits: Tensor, rejected: list[bool], first: int, diversity: float) -> None:
+        log_p = logits.float().log_softmax(1)
+        entropies = (-(log_p.exp() * log_p).sum(1)).tolist()
+        for i, image in enumerate(images):
+            if rejected[i]:
+                continue
+            self.clock += 1
+            entropy = entropies[i] if i >= first else math.nan
+            self.bank.add(image[None], np.array([int(logits[i].argmax())]), np.array([entropy]))
+            if self.clock % self.update_every == 0 and self.lr:
+                self.update(diversity)
+
+    def update(self, diversity: float) -> None:
+        """A share of the updates that are due takes place; in each case parameters return toward the source."""
+        if self.bank.size > 1 and not self.mixed.on:
+            self.credit += diversity
+        if self.credit >= 1:
+            self.credit -= 1
+            self.counted["learned"] += 1
+            self.descend()
+        else:
+            self.counted["skipped"] += 1
+        with torch.no_grad():
+            for parameter, source in zip(self.trained, self.start, strict=True):
+                parameter.sub_(self.anchor * (parameter - source))
+
+    def descend(self) -> None:
+        """L = Σ_i e^{3 c_i} ℓ_i / capacity under the bank's own statistics, and a step of Adam."""
+        for layer in self.layers:
+            layer.own = True
+        logits = self.net(self.bank.samples.contiguous(memory_format=torch.channels_last))
+        for layer in self.layers:
+            layer.own = False
+        certainties = [float((row.softmax(0) * row.log_softmax(0)).sum()) for row in logits.detach()]
+        low, high = min(certainties), max(certainties)
+        losses = []
+        for row, certainty in zip(logits, certainties, strict=True):
+            q = row.softmax(0).clamp(max=0.99)
+            loss = -(q * (q / (1 - q) + 1e-5).log()).sum()
+            losses.append(math.exp(3 * (certainty - low) / (high - low)) * loss)
+        self.adam.zero_grad()
+        (torch.stack(losses).sum() / self.capacity).backward()  # type: ignore[no-untyped-call]
+        self.adam.step()
