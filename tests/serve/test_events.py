@@ -6,7 +6,7 @@ from torch import nn
 from resitta import Guard, adapt
 from resitta.monitor.events import GuardEnded, GuardFired
 from resitta.serve.events import Events
-from resitta.serve.writer import guard_counts
+from resitta.serve.learning import guard_counts
 
 
 def test_a_reason_has_a_beginning_and_an_end(model: nn.Module) -> None:

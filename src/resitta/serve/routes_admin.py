@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 
 from resitta.report.pictures import data_uri, to_pixels
 from resitta.serve import schema
+from resitta.serve.learning import Task
 from resitta.serve.service import Service
-from resitta.serve.writer import Task
 
 SHOWN = 128
 """Images of the memory that are shown, the youngest first."""

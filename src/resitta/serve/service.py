@@ -15,11 +15,12 @@ from resitta.errors import BadSetting
 from resitta.monitor.shadow import Answered, FeedbackCount
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import Report, Task
 from resitta.serve.reader import Answer, Predict, Reader
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 from resitta.serve.stream_priors import StreamPriors
-from resitta.serve.writer import Report, Task, Writer
+from resitta.serve.writer import Writer
 
 MOST_DIGITS = 16
 """Digits of an image's number."""
