@@ -1,11 +1,11 @@
 """`fleet(model, "resitta")`: one adapter for each stream, one forward pass for a batch of many streams."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,7 @@ class Fleet:
         self.files = None if folder is None else StreamFiles(Path(folder))
         self.roster = Roster(template, rules, self.files)
         self.learning = Learning(self.roster, self.only_predicts)
-        self._pauses: defaultdict[str, Pauses] = defaultdict(Pauses)
+        self._pauses: WeakValueDictionary[str, Pauses] = WeakValueDictionary()  # of streams that someone holds
         self.one_pass: OnePass | None = None
         like = template.learner.exportable_network()
         if like is not None and fits_one_pass(template.learner):
@@ -230,6 +230,12 @@ class Fleet:
             self.roster.settle(member)
 
     @synchronized
+    def catch_up(self) -> None:
+        """Make as many updates as a call may, where streams are due: for times in which no images come."""
+        if errors := self.learning.take_turns():
+            raise StreamFailure(errors, None)
+
+    @synchronized
     def save(self) -> None:
         """Learn what waits, and save every stream that has changed."""
         if self.files is None:
@@ -259,7 +265,7 @@ class Fleet:
 
     def __getitem__(self, name: str) -> Stream:
         """One stream, known or new."""
-        return Stream(self, name, self._pauses[check_name(name)])
+        return Stream(self, name, self._pauses.setdefault(check_name(name), Pauses()))
 
     def __contains__(self, name: object) -> bool:
         return name in self.roster.members

@@ -150,7 +150,7 @@ class LearnQueue:
             if client is None:
                 self._clear("skipped")
                 return
-            for samples in self._queues.get(client, {}).pop(stream, ()):
+            for samples in self._queues.get(client, OrderedDict()).pop(stream, deque()):
                 self._count(skipped=len(samples), waiting=-len(samples))
                 self._held[client] -= len(samples)
             self._tidy(client)

@@ -18,6 +18,7 @@ from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_admin import AdminRoutes
 from resitta.serve.routes_feedback import FeedbackRoutes
 from resitta.serve.routes_predict import PredictRoutes
+from resitta.serve.routes_streams import StreamRoutes
 from resitta.serve.routes_v2 import V2Routes
 from resitta.serve.security import AllowedHosts, check_site, require_token
 from resitta.serve.service import Service
@@ -76,6 +77,7 @@ def create_app(
     predict = PredictRoutes(service, resize)
     app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
+    app.include_router(StreamRoutes(service).routes())
     app.include_router(V2Routes(predict, model_name).routes())
     app.include_router(FeedbackRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])

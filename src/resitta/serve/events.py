@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resitta.fleets.records import StreamEvent
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import FellBack, GuardEnded, GuardFired, Resumed
 
@@ -51,6 +52,13 @@ class Events(Callback):
         if isinstance(event, GuardEnded):
             found = f"{event.found} {'images' if event.reason == 'unknown' else 'steps'} in {event.lasted} samples"
             self.add("guard", f"{event.reason} has ended: {found}")
+
+    def on_stream_event(self, report: StreamEvent) -> None:
+        """Log the same of a stream, with its name."""
+        its_own = Events()
+        its_own.on_event(None, report.event)
+        for entry in its_own._events:
+            self.add(entry.kind, f"stream {report.stream}: {entry.text}")
 
     def newest(self) -> list[LogEntry]:
         """Return the entries, the newest first."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from numpy.typing import NDArray
 from torch import Tensor
@@ -23,15 +23,12 @@ from resitta.serve.request_body import BodyBudget, read_body
 from resitta.serve.security import client_of
 from resitta.serve.service import Service
 from resitta.serve.settings import Resize
-from resitta.serve.stream_priors import stream_name
+from resitta.serve.stream_names import StreamName
 from resitta.training.entropy import entropy
 
 INLINE_INPUTS, INLINE_LOGITS = 2**19, 2**12
 """Image values and logits that are converted in the event loop, in a millisecond or two; more go to a thread."""
 
-StreamHeader = Annotated[
-    str | None, Header(description="The stream that the images come from, in this order: for the label prior.")
-]
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -62,10 +59,9 @@ class PredictRoutes:
         router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})(self.scrape)
         return router
 
-    async def predict(self, request: Request, x_stream: StreamHeader = None) -> Response:
+    async def predict(self, request: Request, stream: StreamName) -> Response:
         """Predict one or many images: JPEG, PNG, WebP or npy bytes, multipart files, or base64 in JSON."""
         start, client = time.perf_counter(), client_of(request)
-        stream = stream_name(x_stream)
         async with asyncio.timeout(self.limits.answer_timeout):
             with self.budget.request(client) as take:  # the body is held until it is decoded
                 kind, body = await read_body(request, self.limits, take)

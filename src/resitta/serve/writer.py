@@ -83,7 +83,7 @@ class Writer(QueueLearner):
             counters=self.queue.counters,
             stats=self.stats,
             events=self.events.newest(),
-            failed_saves=self.saver.failed,
+            failed_saves=self.saver.failures.count,
             guard_fired=self.guard_fired,
             clients=self.clients,
             muted=self.screening.muted,

@@ -1,0 +1,24 @@
+from pathlib import Path
+
+import pytest
+from tests.serve.fleets import fleet_service, send
+from tests.serve.helpers import images
+
+
+def test_totals_are_sums_and_a_stream_that_left_memory_keeps_its_numbers(tmp_path: Path) -> None:
+    with fleet_service(tmp_path, max_streams=1) as service:
+        send(service, "a", images(4))
+        entropies = [service.fleet["a"].adapter.mean_entropy]
+        send(service, "b", images(12, seed=1))
+        entropies.append(service.fleet["b"].adapter.mean_entropy)
+        total, [first, second] = service.learner.rows.total(), service.streams()
+        assert (total.samples, total.updates) == (16, 1)
+        assert total.mean_entropy == pytest.approx((4 * entropies[0] + 12 * entropies[1]) / 16)
+        assert (first["samples"], first["in_memory"], second["in_memory"]) == (4, False, True)
+    with fleet_service(tmp_path, max_streams=1) as again:
+        first, second = again.streams()
+        assert (first["samples"], first["in_memory"]) == (4, True), "one is read at the start, to check the folder"
+        assert second == {
+            **{"name": "b", "samples": None, "updates": None, "mean_entropy": None, "drift": None},
+            **{"waiting": 0, "learning": True, "in_memory": False},
+        }
