@@ -42,7 +42,7 @@ def settle(service: FleetService) -> None:
 
 
 def rows(service: FleetService) -> dict[str, StreamRow]:
-    return {row["name"]: row for row in service.streams()}
+    return {row.name: row for row in service.streams()}
 
 
 def batches(names: str, count: int, each: int = 4) -> Feed:

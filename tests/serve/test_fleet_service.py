@@ -41,10 +41,10 @@ def test_every_stream_is_an_adapter_of_its_own(tmp_path: Path, options: dict[str
             torch.testing.assert_close(send(service, name, batch).logits, separate[name](batch), rtol=1e-5, atol=1e-5)
         found = rows(service)
     for name, adapter in separate.items():
-        assert (found[name]["samples"], found[name]["updates"]) == (32, adapter.learner.updates)
-        assert found[name]["mean_entropy"] == pytest.approx(adapter.mean_entropy, rel=1e-4)
+        assert (found[name].samples, found[name].updates) == (32, adapter.learner.updates)
+        assert found[name].mean_entropy == pytest.approx(adapter.mean_entropy, rel=1e-4)
         assert adapter.learner.updates == 4
-    assert len({found[name]["drift"] for name in "abc"}) == 3
+    assert len({found[name].drift for name in "abc"}) == 3
 
 
 @pytest.mark.parametrize("method", ["rotta", "tribe"])
@@ -56,7 +56,7 @@ def test_methods_that_learn_from_predictions_made_elsewhere_do(tmp_path: Path, m
             logits = separate[name].learner.predict(batch).detach()
             torch.testing.assert_close(send(service, name, batch).logits, logits, rtol=1e-4, atol=1e-4)
             separate[name].learn_from(batch, logits)
-        updates = [rows(service)[name]["updates"] for name in "ab"]
+        updates = [rows(service)[name].updates for name in "ab"]
     assert updates == [adapter.learner.updates for adapter in separate.values()] != [0, 0]
 
 
@@ -95,7 +95,7 @@ def test_noise_of_one_stream_changes_no_bit_of_the_others(tmp_path: Path) -> Non
         assert noisy.ready
         assert [rows(noisy)[name] for name in "ab"] == [samples[name] for name in "ab"]
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert rows(noisy)["a"]["updates"] == 4
+    assert rows(noisy)["a"].updates == 4
 
 
 @pytest.mark.parametrize("method", ["resitta", "tent"])
@@ -110,16 +110,16 @@ def test_a_stream_that_fails_to_learn_is_paused_and_changes_no_bit_of_the_others
         learning_fails(monkeypatch, service.fleet, "x", "step" if method == "tent" else "learn_from")
         found = answers(service, feed, of="ab")
         assert service.ready
-        assert rows(service)["x"]["learning"] is False
-        assert rows(service)["x"]["samples"] == 4
-        assert [rows(service)[name]["samples"] for name in "ab"] == [24, 24]
+        assert rows(service)["x"].learning is False
+        assert rows(service)["x"].samples == 4
+        assert [rows(service)[name].samples for name in "ab"] == [24, 24]
         texts = [event.text for event in service.events.newest()]
         assert texts == ["stream x: learning failed and is paused: RuntimeError: no memory left"]
         assert send(service, "x", images(4)).learned == 0
         monkeypatch.undo()
         service.learner.ask("resume", "x").result(10)
         assert send(service, "x", images(4)).learned == 4
-        assert rows(service)["x"]["samples"] == 8
+        assert rows(service)["x"].samples == 8
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
@@ -133,7 +133,7 @@ def test_names_belong_to_their_client_and_those_with_the_token_to_all_who_have_i
         pseudonyms = sorted({name.partition("/")[0] for name in found if "/" in name})
     first = service.stream_names.of("192.0.2.1", "").partition("/")[0]
     assert len(pseudonyms) == 2
-    assert {name: row["samples"] for name, row in found.items()} == {
+    assert {name: row.samples for name, row in found.items()} == {
         "default": 1,
         "gate": 4,
         f"{first}/default": 1,
@@ -158,7 +158,7 @@ def test_a_client_that_invents_names_loses_streams_of_its_own(tmp_path: Path, me
         assert {"a", "b", service.stream_names.of("192.0.2.1", "mine")} < set(found)
         assert service.stream_names.of("192.0.2.2", "invented-99") in found
         send(service, "a", images(2))
-        assert rows(service)["a"]["samples"] == 4
+        assert rows(service)["a"].samples == 4
     assert len(service.fleet) == len(list(tmp_path.glob("stream-*.safetensors"))) == 7
     assert len(service.fleet._pauses) == 0
 
@@ -171,10 +171,10 @@ def test_streams_go_to_the_folder_and_come_back_exactly_also_after_a_restart(tmp
     for part in (feed[:14], feed[14:]):
         with fleet_service(tmp_path / "small", max_streams=2) as small:
             found += answers(small, part, of="abcd")
-            assert sum(row["in_memory"] for row in small.streams()) == 2
-            assert {row["name"] for row in small.streams()} == set("abcd")
+            assert sum(row.in_memory for row in small.streams()) == 2
+            assert {row.name for row in small.streams()} == set("abcd")
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert [rows(small)[name]["samples"] for name in "abcd"] == [32] * 4
+    assert [rows(small)[name].samples for name in "abcd"] == [32] * 4
 
 
 def test_a_damaged_file_concerns_its_stream_alone(tmp_path: Path) -> None:
@@ -187,15 +187,15 @@ def test_a_damaged_file_concerns_its_stream_alone(tmp_path: Path) -> None:
             torch.testing.assert_close(send(service, "b", images(2)).logits, source(images(2)), rtol=1e-5, atol=1e-5)
         assert send(service, "b", images(2)).learned == 0
         assert send(service, "a", images(2)).learned == 2
-        assert rows(service)["a"]["samples"] == 14
-        assert rows(service)["b"]["learning"] is False
+        assert rows(service)["a"].samples == 14
+        assert rows(service)["b"].learning is False
         [event] = service.events.newest()
         assert event.kind == "failure"
         assert "stream b: it is predicted by the source; put back its file" in event.text
         assert (tmp_path / "stream-b.safetensors").read_bytes() == b"damaged"
         service.learner.ask("reset", "b").result(10)
         assert send(service, "b", images(2)).learned == 2
-        assert rows(service)["b"]["samples"] == 2
+        assert rows(service)["b"].samples == 2
 
 
 def test_a_folder_of_another_model_or_of_a_service_of_one_stream_is_refused(tmp_path: Path, model: nn.Module) -> None:

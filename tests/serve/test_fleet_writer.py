@@ -40,11 +40,11 @@ def test_predictions_wait_for_no_update_of_any_stream(tmp_path: Path, monkeypatc
         for name in "abc":  # answered although an update is at work; c is new
             assert len(service.submit(images(8), TOKEN_HOLDER, name).result(10).logits) == 8
         assert service.streams() is not None
-        assert rows(service)["b"]["waiting"] == 8
+        assert rows(service)["b"].waiting == 8
         assert service.stats()["predictions_wait_for_updates"] is False
         release.set()
         settle(service)
-        assert rows(service)["c"]["samples"] == 8
+        assert rows(service)["c"].samples == 8
 
 
 ONE_STEP = [("tent", {}), ("resitta", {"label_prior": "temporal"}), ("note", {}), ("tide", {})]
@@ -60,14 +60,14 @@ def test_methods_whose_predictions_need_their_learners_are_served_in_one_step(
         assert service.stats()["predictions_wait_for_updates"] is True
         for name, batch in batches("ab", count=5):
             torch.testing.assert_close(send(service, name, batch).logits, separate[name](batch), rtol=1e-5, atol=1e-5)
-        assert [rows(service)[name]["samples"] for name in "ab"] == [20, 20]
+        assert [rows(service)[name].samples for name in "ab"] == [20, 20]
         service.learner.ask("pause").result(10)
         assert send(service, "a", images(3)).learned == 0
         counters = service.learner.report().counters
         assert (counters.learned, counters.skipped) == (40, 3)
     with fleet_service(tmp_path, method, **settings) as again:
         send(again, "a", images(2))
-        assert rows(again)["a"]["samples"] == 22
+        assert rows(again)["a"].samples == 22
 
 
 def test_streams_that_arrive_together_are_learned_from_on_a_budget_and_the_rest_when_it_is_quiet(
@@ -79,7 +79,7 @@ def test_streams_that_arrive_together_are_learned_from_on_a_budget_and_the_rest_
         counters = service.learner.report().counters
         assert (counters.offered, counters.learned + counters.waiting) == (12, 12)
         until(lambda: service.learner.report().counters.learned == 12)
-        assert [rows(service)[name]["samples"] for name in "abcdef"] == [2] * 6
+        assert [rows(service)[name].samples for name in "abcdef"] == [2] * 6
 
 
 class Reshaped(nn.Module):
@@ -103,7 +103,7 @@ def test_a_model_that_mixes_the_images_of_a_batch_is_predicted_stream_by_stream(
     with fleet_service(tmp_path) as service:
         assert service.learner.front is None
         send(service, "a", images(9))
-        assert rows(service)["a"]["updates"] == 1
+        assert rows(service)["a"].updates == 1
 
 
 def test_a_pass_for_each_stream_needs_room_for_a_batch(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_pass_for_each_stream_needs_room_for_a_batch(tmp_path: Path) -> None:
     with fleet_service(tmp_path, max_streams=1) as service:
         for name, batch in batches("abc", count=2):
             send(service, name, batch)
-        assert [rows(service)[name]["samples"] for name in "abc"] == [8, 8, 8]
+        assert [rows(service)[name].samples for name in "abc"] == [8, 8, 8]
 
 
 def test_controls_concern_one_stream_or_all(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_controls_concern_one_stream_or_all(tmp_path: Path) -> None:
             send(service, name, images(10))
         ask("pause", "a").result(10)
         assert [send(service, name, images(2)).learned for name in "ab"] == [0, 2]
-        assert [rows(service)[name]["learning"] for name in "ab"] == [False, True]
+        assert [rows(service)[name].learning for name in "ab"] == [False, True]
         assert [len(found) for found in ask("bank", 5, "a").result(10)] == [5, 5, 5, 5]
         ask("pause").result(10)
         assert [send(service, name, images(2)).learned for name in "ab"] == [0, 0]
@@ -136,8 +136,8 @@ def test_controls_concern_one_stream_or_all(tmp_path: Path) -> None:
         assert not list(tmp_path.glob("stream-*"))
         with service.fleet.template.paused() as source:
             torch.testing.assert_close(send(service, "a", images(2)).logits, source(images(2)), rtol=1e-5, atol=1e-5)
-        assert rows(service)["a"]["samples"] == 2
-        assert rows(service)["b"]["samples"] == 14
+        assert rows(service)["a"].samples == 2
+        assert rows(service)["b"].samples == 14
         ask("reset").result(10)
         assert service.streams() == []
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_and_stops_no_stream(tmp_path: Path, monkeypatch: py
             assert [event.kind for event in service.events.newest()] == ["failure"]
         until(lambda: any(event.text.startswith("saving works again") for event in service.events.newest()))
         assert send(service, "c", images(4)).learned == 4
-        assert {name: row["samples"] for name, row in rows(service).items()} == {"a": 8, "b": 4, "c": 4}
+        assert {name: row.samples for name, row in rows(service).items()} == {"a": 8, "b": 4, "c": 4}
 
 
 def test_a_guard_acts_on_its_stream_and_names_it(tmp_path: Path) -> None:

@@ -36,15 +36,17 @@ def names(http: httpx.Client, **parameters: int) -> list[str]:
 
 
 def test_a_request_names_its_stream_in_a_header_or_a_parameter(http: httpx.Client, fleet: FleetService) -> None:
-    for answer in (
-        predict(http, **HOLDER, **{"X-Stream": "gate"}),
-        predict(http, "/predict?stream=yard", **HOLDER),
-        predict(http, "/predict?stream=yard", **HOLDER, **{"X-Stream": "yard"}),
-        predict(http, **HOLDER),
-        predict(http, "/predict?stream=yard"),
+    theirs = fleet.stream_names.of("127.0.0.1", "yard")
+    for answer, name in (
+        (predict(http, **HOLDER, **{"X-Stream": "gate"}), "gate"),
+        (predict(http, "/predict?stream=yard", **HOLDER), "yard"),
+        (predict(http, "/predict?stream=yard", **HOLDER, **{"X-Stream": "yard"}), "yard"),
+        (predict(http, **HOLDER), "default"),
+        (predict(http, "/predict?stream=yard"), theirs),
     ):
         assert answer.status_code == 200
         assert answer.json()["learned"] == 1
+        assert answer.headers["X-Stream"] == name
     tensors = [{"name": "images", "shape": [1, 3, 10, 10], "datatype": "FP32", "data": [0.5] * 300}]
     answer = http.post("/v2/models/resitta/infer?stream=gate", json={"inputs": tensors}, headers=HOLDER)
     assert answer.status_code == 200
@@ -54,7 +56,7 @@ def test_a_request_names_its_stream_in_a_header_or_a_parameter(http: httpx.Clien
         "default": 1,
         "gate": 2,
         "yard": 2,
-        fleet.stream_names.of("127.0.0.1", "yard"): 1,
+        theirs: 1,
     }
     assert listed["total"] == 4
     assert set(listed["streams"][0]) == {

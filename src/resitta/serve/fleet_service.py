@@ -49,11 +49,15 @@ class FleetService(Service):
 
     def submit(self, images: Tensor, client: str = "", stream: str = "") -> "Future[Answer]":
         """Predict images as those of a client's stream, and learn from them later."""
-        return super().submit(images, self.stream_names.of(client, stream))
+        return super().submit(images, self.stream_of(client, stream))
 
     def summary(self) -> str:
         """Where it continues."""
         return f"{len(self.fleet)} streams"
+
+    def stream_of(self, client: str, stream: str) -> str:
+        """The name among the streams of all clients of one that a client calls so."""
+        return self.stream_names.of(client, stream)
 
     def streams(self) -> list[StreamRow]:
         """A row of numbers for each stream."""

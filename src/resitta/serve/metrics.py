@@ -72,18 +72,18 @@ def stream_families(rows: Sequence[StreamRow]) -> Iterator[Metric]:
     """
     counted = {
         "resitta_streams": ("Streams, in memory or in the folder.", len(rows)),
-        "resitta_streams_in_memory": ("Streams in memory.", sum(row["in_memory"] for row in rows)),
-        "resitta_streams_paused": ("Streams that are not learned from.", sum(not row["learning"] for row in rows)),
+        "resitta_streams_in_memory": ("Streams in memory.", sum(row.in_memory for row in rows)),
+        "resitta_streams_paused": ("Streams that are not learned from.", sum(not row.learning for row in rows)),
     }
     for name, (text, value) in counted.items():
         yield GaugeMetricFamily(name, text, value=value)
     samples = CounterMetricFamily("resitta_stream_images", "Images learned from.", labels=["stream"])
     drift = GaugeMetricFamily("resitta_stream_drift", "Drift, in units of the source's spread.", labels=["stream"])
     entropy = GaugeMetricFamily("resitta_stream_entropy_nats", "Mean entropy of all predictions.", labels=["stream"])
-    for row in [row for row in rows if not owner(row["name"])][:MOST_STREAMS]:
-        for family, number in ((samples, row["samples"]), (drift, row["drift"]), (entropy, row["mean_entropy"])):
+    for row in [row for row in rows if not owner(row.name)][:MOST_STREAMS]:
+        for family, number in ((samples, row.samples), (drift, row.drift), (entropy, row.mean_entropy)):
             if number is not None:
-                family.add_metric([row["name"]], number)
+                family.add_metric([row.name], number)
     yield from (samples, drift, entropy)
 
 

@@ -72,6 +72,8 @@ class PredictRoutes:
             inline = answer.logits.numel() <= INLINE_LOGITS
             response, scores = await call(self._response, answer, inline=inline)
         self.observe(time.perf_counter() - start, scores)
+        if name := self.service.stream_of(client, stream):
+            response.headers["X-Stream"] = name
         return response
 
     def observe(self, seconds: float, scores: "Scores") -> None:

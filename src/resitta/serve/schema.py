@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from resitta.serve.images import JSON, MULTIPART, RAW
 from resitta.serve.settings import Limits
+from resitta.serve.stream_rows import StreamRow
 
 MOST_LABELS = 10_000
 """Labels of one request."""
@@ -89,28 +90,10 @@ class RolledBack(State):
     skipped: list[int]
 
 
-class Stream(BaseModel):
-    """One stream of a fleet.
-
-    `drift` is the mean distance of its statistics from the source's, in units of the source's spread; `waiting` images
-    are to be learned from; `learning` is false while it is paused. A stream that is not `in_memory` is in the folder;
-    its numbers are null until it has been in memory since the service was started.
-    """
-
-    name: str
-    samples: int | None
-    updates: int | None
-    mean_entropy: float | None
-    drift: float | None
-    waiting: int
-    learning: bool
-    in_memory: bool
-
-
 class Streams(BaseModel):
     """The streams of a fleet by name, those of clients without the token last; `total` may be more than are listed."""
 
-    streams: list[Stream]
+    streams: list[StreamRow]
     total: int
 
 

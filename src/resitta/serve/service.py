@@ -159,6 +159,10 @@ class Service:
         """A row of numbers for each stream, if it serves a fleet."""
         return None
 
+    def stream_of(self, client: str, stream: str) -> str:
+        """The name among the streams of all clients of one that a client calls so; the empty one without a fleet."""
+        return ""
+
     def task_arguments(self, stream: str | None) -> tuple[str, ...]:
         """The arguments of a task that concerns all streams, or one."""
         if stream is not None:

@@ -1,7 +1,7 @@
 """What a service of many streams tells of each stream, and of all together; read by other threads."""
 
-from dataclasses import replace
-from typing import Any, TypedDict
+from dataclasses import dataclass, replace
+from typing import Any
 
 from resitta.fleets import Fleet, StreamStats
 from resitta.fleets.member import Member
@@ -10,8 +10,14 @@ from resitta.runtime.learn_queue import Counters, LearnQueue
 from resitta.serve.learning import guard_counts
 
 
-class StreamRow(TypedDict):
-    """One stream in `/streams`; numbers are None for one that has not been in memory since the service was started."""
+@dataclass(frozen=True, kw_only=True)
+class StreamRow:
+    """One stream of a fleet.
+
+    `drift` is the mean distance of its statistics from the source's, in units of the source's spread; `waiting` images
+    are to be learned from; `learning` is false while it is paused. A stream that is not `in_memory` is in the folder;
+    its numbers are null until it has been in memory since the service was started.
+    """
 
     name: str
     samples: int | None
@@ -60,7 +66,7 @@ class StreamRows:
             self._row(member, waiting.get(member.name, 0), learning=learns and member.name not in self.pauses)
             for member in list(self.fleet.roster.members.values())
         ]
-        return sorted(rows, key=lambda row: ("/" in row["name"], row["name"]))
+        return sorted(rows, key=lambda row: (owner(row.name) != "", row.name))
 
     def _row(self, member: Member, waiting: int, *, learning: bool) -> StreamRow:
         found = self._stats.get(member.name, member.last)
