@@ -98,7 +98,7 @@ class FleetWriter(QueueLearner):
             return [False] * len(images)
         names = [streams[place] for place in places]
         chosen = torch.tensor(places, dtype=torch.long)
-        taken = self.offer(images[chosen], logits[chosen.to(logits.device)], [share(name) for name in names], names)
+        taken = self.offer(images[chosen], logits[chosen.to(logits.device)], list(map(share, names)), names)
         learned = dict(zip(places, taken, strict=True))
         return [learned.get(place, False) for place in range(len(images))]
 
@@ -122,10 +122,7 @@ class FleetWriter(QueueLearner):
 
     def pause(self, stream: str | None = None) -> None:
         """Stop learning at once, of all streams or of one; predictions continue."""
-        if stream is None:
-            self._pause("learning paused")
-        else:
-            self._stop(stream, f"stream {stream}: learning paused")
+        self._pause("learning paused") if stream is None else self._stop(stream, f"stream {stream}: learning paused")
 
     def resume(self, stream: str | None = None) -> None:
         """Learn again: all streams, also those paused by themselves, or one."""
@@ -283,7 +280,10 @@ class FleetWriter(QueueLearner):
         named = [name for name in (*(name for name in self.fleet if name not in present), *present) if owner(name)]
         if len(named) > self.most:
             [(greedy, _)] = Counter(map(owner, named)).most_common(1)
-            self._forget(next(name for name in named if owner(name) == greedy))
+            try:
+                self._forget(next(name for name in named if owner(name) == greedy))
+            except OSError as error:  # the folder refuses; the next new stream tries again
+                self.saver.failures.add(error)
 
     def _check_saved(self) -> None:
         """Refuse a folder whose streams belong to another model, method or settings."""
