@@ -40,11 +40,13 @@ def stream_name(header: str | None, parameter: str | None = None) -> str:
 
 
 ABOUT = "The stream that the images come from, in this order: of a fleet, or for the label prior."
+PATTERN = {"pattern": f"^{NAME.pattern}$"}
+"""For the schema; `stream_name` checks it."""
 
 
 async def stream_of_request(
-    x_stream: Annotated[str | None, Header(description=ABOUT)] = None,
-    stream: Annotated[str | None, Query(description="The same as the header X-Stream.")] = None,
+    x_stream: Annotated[str | None, Header(description=ABOUT, json_schema_extra=PATTERN)] = None,
+    stream: Annotated[str | None, Query(description="The same as X-Stream.", json_schema_extra=PATTERN)] = None,
 ) -> str:
     """Read the name from a request."""
     return stream_name(x_stream, stream)
