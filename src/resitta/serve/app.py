@@ -77,7 +77,8 @@ def create_app(
     predict = PredictRoutes(service, resize)
     app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
-    app.include_router(StreamRoutes(service).routes())
+    if service.streams() is not None:  # elsewhere the path is unknown: 404
+        app.include_router(StreamRoutes(service).routes())
     app.include_router(V2Routes(predict, model_name).routes())
     app.include_router(FeedbackRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])
