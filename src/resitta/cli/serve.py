@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from resitta.cli.flags import ModelOptions, Settings, Words
+from resitta.cli.samples import digits, photographs
 from resitta.errors import require
 from resitta.serve.settings import Limits, Resize
 
@@ -132,7 +133,7 @@ def serve(
     given |= {"size": launch.image_side(model, given["size"]), "readers": readers if engine == "ray" else None}
     del given["engine"]
     make = partial(launch.make_adapter, **{name: given.pop(name) for name in OF_THE_ADAPTER})
-    launch.serve(make, **given)
+    launch.serve(make, model=model, samples=digits if model == DEMO else photographs, **given)
 
 
 def demo_network() -> "nn.Module":

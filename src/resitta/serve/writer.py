@@ -172,7 +172,7 @@ class Writer:
             self._publish(self.version + 1)
         return logits, version, allowed.tolist()
 
-    def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
+    def pause(self, reason: str = "learning paused", kind: Kind = "pause") -> None:
         """Stop learning at once; predictions continue."""
         self.queue.paused = True
         self.queue.clear()
@@ -181,12 +181,12 @@ class Writer:
     def resume(self) -> None:
         """Learn again."""
         self.queue.paused = False
-        self.events.add("control", "learning resumed")
+        self.events.add("resume", "learning resumed")
 
     def reset(self) -> int:
         """Go back to the source model, once that is saved, and return the new version."""
         self._replace(self.adapter.reset, "the reset")
-        self.events.add("control", f"reset to the source model, as version {self.version}")
+        self.events.add("reset", f"reset to the source model, as version {self.version}")
         return self.version
 
     def snapshot(self) -> int:
@@ -211,7 +211,7 @@ class Writer:
         except BadState as error:
             raise Refused(409, f"no snapshot can be read: {error}") from error
         self._report_skipped(skipped)
-        self.events.add("control", f"rolled back to version {found}, as version {self.version}")
+        self.events.add("rollback", f"rolled back to version {found}, as version {self.version}")
         return {"version": self.version, "snapshot": found, "skipped": sorted(skipped)}
 
     def bank(self, most: int) -> tuple[Tensor, list[int], list[int], list[float]]:
