@@ -17,6 +17,8 @@ Point = dict[str, Any]
 
 MOST_POINTS = 300
 """Points of the comparison with the source that are kept."""
+MOST_LATENCIES = 10_000
+"""Requests of one step whose latencies are kept until it is over."""
 RECENT = 60
 """Seconds of which the predicted classes are counted."""
 Last = Literal["5min", "1h"]
@@ -125,7 +127,7 @@ class Answers:
     images: int = 0
     entropy: float = 0.0
     confidence: float = 0.0
-    latencies: list[float] = field(default_factory=list)
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LATENCIES))
 
     def add(self, confidences: Floats, entropies: Floats, latency: float) -> None:
         """Record the answer to one request."""

@@ -27,7 +27,7 @@ from resitta.serve.request_body import BodyBudget, read_body
 from resitta.serve.security import client_of
 from resitta.serve.service import Service
 from resitta.serve.settings import Resize
-from resitta.serve.stream_priors import stream_name
+from resitta.serve.stream_priors import NAME, stream_name
 from resitta.training.entropy import entropy
 
 INLINE_INPUTS, INLINE_LOGITS = 2**19, 2**12
@@ -36,7 +36,11 @@ INLINE_INPUTS, INLINE_LOGITS = 2**19, 2**12
 EVERY = 1.0
 """Seconds between two looks at the updates and the drift."""
 StreamHeader = Annotated[
-    str | None, Header(description="The stream that the images come from, in this order: for the label prior.")
+    str | None,
+    Header(
+        description="The stream that the images come from, in this order: for the label prior.",
+        json_schema_extra={"pattern": f"^{NAME.pattern}$"},  # checked by `stream_name`
+    ),
 ]
 LastQuery = Annotated[Last, Query(description="The last five minutes, or the last hour.")]
 T = TypeVar("T")
