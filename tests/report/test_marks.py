@@ -38,9 +38,8 @@ def test_the_more_often_the_darker() -> None:
 
 def test_a_figure_has_room_for_marks_only_if_it_may_have_some() -> None:
     series = [Series("a", (-60, 0), (0.0, 1.0))]
-    heights = [
-        float(ElementTree.fromstring(lines(series, title="t", marks=marks)).get("height", "")) for marks in (None, [])
-    ]
+    without, room = (lines(series, title="t", marks=marks) for marks in (None, list[Mark]()))
+    heights = [float(ElementTree.fromstring(svg).get("height", "")) for svg in (without, room)]
     assert heights[1] - heights[0] == 16
 
 
