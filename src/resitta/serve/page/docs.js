@@ -169,7 +169,7 @@ function article(route) {
   const made = element("article"), heading = element("h2", "", { id: name }), item = element("li"), takes = bodyOf(operation);
   heading.append(element("code", title));
   if (operation.security) heading.append(element("span", "token", { class: "pill" }));
-  made.append(heading, ...prose(operation.description));
+  made.append(heading, ...prose(operation.description ?? operation.summary ?? ""));
   if (operation.parameters?.length) made.append(parameters(operation));
   if (takes.length) made.append(element("p", `Request body: ${takes.join(", ")}`));
   made.append(answers(operation), element("pre", curl(route), { tabindex: "0", class: "curl" }), form(route));

@@ -2,6 +2,7 @@
 
 // The streams of a service that keeps a state for each: the 50 with the largest drift, or those that a filter leaves.
 
+const MINOR = ["mean_entropy", "updates", "waiting"]; // a phone has no room for them
 const MOST_STREAMS = 50, COLUMNS = {
   name: "stream", drift: "drift", mean_entropy: "mean entropy", samples: "images", updates: "updates", waiting: "waiting",
 };
@@ -17,7 +18,9 @@ function streamRow(stream) {
   const row = element("tr"), name = element("th");
   name.scope = "row";
   name.append(namePart(String(stream.name)));
-  const cells = Object.keys(COLUMNS).slice(1).map((key) => element("td", "", Number.isFinite(stream[key]) ? short(stream[key]) : "–"));
+  const cells = Object.keys(COLUMNS).slice(1).map((key) => {
+    return element("td", MINOR.includes(key) ? "minor" : "", Number.isFinite(stream[key]) ? short(stream[key]) : "–");
+  });
   row.append(name, ...cells, element("td", "", streamState(stream)));
   return row;
 }
@@ -31,8 +34,8 @@ function drawStreams() {
     ? `${shown.length} of ${streams.length.toLocaleString("en")} streams, those with the largest drift first.`
     : `${streams.length} streams, those with the largest drift first. Each has a state of its own.`;
   const head = element("tr");
-  head.append(...[...Object.values(COLUMNS), "state"].map((title) => {
-    const cell = element("th", "", title);
+  head.append(...Object.entries({ ...COLUMNS, state: "state" }).map(([key, title]) => {
+    const cell = element("th", MINOR.includes(key) ? "minor" : "", title);
     cell.scope = "col";
     return cell;
   }));
