@@ -1065,3 +1065,18 @@ def test_a_saved_adapter_starts_again_when_it_would_have(tmp_path: Any) -> None:
     adapter.save(tmp_path / "state")
     other = resitta.load(reader_of_colours(), tmp_path / "state")
     assert torch.equal(answers(other, pixels[240:]), answers(adapter, pixels[240:]))
+
+
+@pytest.mark.parametrize(("method", "settings", "before"), [("resitta", {"reset_on_shift": 2.0}, 3), ("tide", {}, 1)])
+def test_a_change_of_domain_is_an_event(model: nn.Module, method: str, settings: dict[str, Any], before: int) -> None:
+    events: list[Any] = []
+    adapter = resitta.adapt(model, method, **settings)
+    adapter.listen(events.append)
+    generator = torch.Generator().manual_seed(0)
+    for brightness in (0.7,) * before + (0.1,) * 3:
+        adapter(torch.rand(64, 3, 8, 8, generator=generator) * 0.2 + brightness)
+    changes = [event for event in events if isinstance(event, resitta.events.DomainChanged)]
+    assert [event.changes for event in changes] == [1]
+    assert 64 * before < changes[0].samples <= 64 * (before + 2)
+    adapter.reset()
+    assert adapter.learner.domain_changes == 0

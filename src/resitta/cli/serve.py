@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from resitta.cli.flags import ModelOptions, Settings, Words
+from resitta.cli.samples import digits, photographs
 from resitta.errors import BadSetting, require
 from resitta.serve.settings import Limits, Resize
 
@@ -151,7 +152,8 @@ def serve(
         given["make_fleet"] = partial(
             launch.make_fleet, max_streams=MOST_STREAMS if streams is None else streams, **of_adapter
         )
-    launch.serve(partial(launch.make_adapter, **of_adapter), **given)
+    make = partial(launch.make_adapter, **of_adapter)
+    launch.serve(make, model=model, samples=digits if model == DEMO else photographs, **given)
 
 
 def refuse_with_fleet(shadow: float | None, engine: str) -> None:

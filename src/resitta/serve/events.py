@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 from resitta.fleets.records import StreamEvent
 from resitta.monitor.callbacks import Callback
-from resitta.monitor.events import FellBack, GuardEnded, GuardFired, Resumed
+from resitta.monitor.events import DomainChanged, FellBack, GuardEnded, GuardFired, Resumed
 
-Kind = Literal["control", "guard", "failure"]
+Kind = Literal["domain", "guard", "pause", "resume", "rollback", "reset", "failure", "control"]
+"""Each has a shape of its own on the charts; "control" is for everything else that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class LogEntry:
 
 
 class Events(Callback):
-    """The latest entries. Thread-safe; as a callback it logs what guard and fallback do.
+    """The latest entries. Thread-safe; as a callback it logs what guard and fallback do, and changes of domain.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -38,7 +39,9 @@ class Events(Callback):
         self._events.append(LogEntry(time.time(), kind, text))
 
     def on_event(self, adapter: Any, event: object) -> None:
-        """Log that a guard fired, that its reason ended, and that another network answers."""
+        """Log that a guard fired, that its reason ended, that another network answers or another domain begins."""
+        if isinstance(event, DomainChanged):
+            self.add("domain", f"after {event.samples:,} images another domain has begun")
         if isinstance(event, FellBack | Resumed):
             now = "the source model answers now" if isinstance(event, FellBack) else "the adapted model answers again"
             source, adapted = event.recent.source.value, event.recent.adapted.value

@@ -133,7 +133,7 @@ class FleetWriter(QueueLearner):
         else:
             self.rows.pauses.pop(stream, None)
             self._unreadable.discard(stream)
-            self.events.add("control", f"stream {stream}: learning resumed")
+            self.events.add("resume", f"stream {stream}: learning resumed")
 
     def reset(self, stream: str | None = None) -> int:
         """Forget all streams or one, in memory and in the folder: they begin anew with their next images."""
@@ -142,7 +142,7 @@ class FleetWriter(QueueLearner):
                 self._forget(name)
         except OSError as error:
             raise not_saved("the reset failed, streams not reset remain in use", error) from error
-        self.events.add("control", "all streams are reset" if stream is None else f"stream {stream}: reset")
+        self.events.add("reset", "all streams are reset" if stream is None else f"stream {stream}: reset")
         return self.version
 
     def snapshot(self, stream: str | None = None) -> int:
@@ -257,7 +257,7 @@ class FleetWriter(QueueLearner):
         if member.changed:
             self.saver.note(name)
 
-    def _stop(self, name: str, reason: str, kind: Kind = "control") -> None:
+    def _stop(self, name: str, reason: str, kind: Kind = "pause") -> None:
         """Pause one stream."""
         if name in self.fleet:
             self.rows.pause(name)

@@ -22,6 +22,7 @@ from resitta.models import create as create_model
 from resitta.models.user_code import load_method
 from resitta.serve.app import create_app
 from resitta.serve.fleet_service import FleetService
+from resitta.serve.routes_sample import Load, generated
 from resitta.serve.security import allowed_names, find_token
 from resitta.serve.server import listen, run
 from resitta.serve.service import Service
@@ -107,6 +108,8 @@ def serve(
     allow_host: Sequence[str] = (),
     token_file: Path | None = None,
     model_name: str = "resitta",
+    model: str = "",
+    samples: Load = generated,
     threads: int | None = None,
     limits: Limits | None = None,
     readers: int | None = None,
@@ -115,8 +118,9 @@ def serve(
 ) -> None:
     """Serve the adapter that `make` returns until the process is stopped; with a number of readers, on Ray.
 
-    With `make_fleet`, serve the fleet that it returns for a folder, each stream of which adapts by itself. `resitta
-    serve --help` explains the other arguments.
+    With `make_fleet`, serve the fleet that it returns for a folder, each stream of which adapts by itself. `model` is
+    its name for the live page, `samples` loads the images that the page may send. `resitta serve --help` explains the
+    other arguments.
     """
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 2) // 2))
     given = find_token(token_file)
@@ -135,7 +139,8 @@ def serve(
             service = ray_service(make, readers=readers, address=address, state=folder, **options)
         _announce(service, on.getsockname(), token if given is None else None, state)
         names = allowed_names(on.getsockname()[0], host, allow_host)
-        run(create_app(service, token=token, resize=resize, names=names, model_name=model_name), on)
+        shown: dict[str, Any] = {"model_name": model_name, "model": model, "samples": samples}
+        run(create_app(service, token=token, resize=resize, names=names, **shown), on)
 
 
 def _refuse_untrained(

@@ -105,7 +105,7 @@ class QueueLearner(ABC):
 
     # In the thread.
 
-    def _pause(self, reason: str, kind: Kind = "control") -> None:
+    def _pause(self, reason: str, kind: Kind = "pause") -> None:
         """Stop learning at once; predictions continue."""
         self.queue.paused = True
         self.queue.clear()
@@ -114,7 +114,7 @@ class QueueLearner(ABC):
     def _resume(self) -> None:
         """Learn again."""
         self.queue.paused = False
-        self.events.add("control", "learning resumed")
+        self.events.add("resume", "learning resumed")
 
     @abstractmethod
     def _learn(self, batch: list[Samples]) -> int:

@@ -32,6 +32,14 @@ class StateFolder:
         """The versions of all snapshots, readable or not, the oldest first."""
         return sorted(int(file.stem.removeprefix("state-")) for file in saved(self.path))
 
+    def times(self) -> dict[int, float]:
+        """When each snapshot was written, in seconds since 1970."""
+        found: dict[int, float] = {}
+        for version in self.versions():
+            with suppress(OSError):  # it may be removed meanwhile
+                found[version] = self._file(version).stat().st_mtime
+        return found
+
     def save(self, adapter: Adapter, version: int) -> None:
         """Write a snapshot; remove the oldest ones, and those of later versions, which were rolled back."""
         adapter.save(self._file(version))

@@ -116,7 +116,7 @@ class Writer(QueueLearner):
     def reset(self) -> int:
         """Go back to the source model, once that is saved, and return the new version."""
         self._replace(self.adapter.reset, "the reset")
-        self.events.add("control", f"reset to the source model, as version {self.version}")
+        self.events.add("reset", f"reset to the source model, as version {self.version}")
         return self.version
 
     def snapshot(self) -> int:
@@ -141,7 +141,7 @@ class Writer(QueueLearner):
         except BadState as error:
             raise Refused(409, f"no snapshot can be read: {error}") from error
         self._report_skipped(skipped)
-        self.events.add("control", f"rolled back to version {found}, as version {self.version}")
+        self.events.add("rollback", f"rolled back to version {found}, as version {self.version}")
         return {"version": self.version, "snapshot": found, "skipped": sorted(skipped)}
 
     def bank(self, most: int) -> Contents:
