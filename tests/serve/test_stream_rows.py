@@ -14,9 +14,12 @@ def test_totals_are_sums_and_a_stream_that_left_memory_keeps_its_numbers(tmp_pat
         entropies = [service.fleet["a"].adapter.mean_entropy]
         send(service, "b", images(12, seed=1))
         entropies.append(service.fleet["b"].adapter.mean_entropy)
+        drift = service.fleet["b"].stats.drift
         total, [first, second] = service.learner.rows.total(), service.streams()
         assert (total.samples, total.updates) == (16, 1)
         assert total.mean_entropy == pytest.approx((4 * entropies[0] + 12 * entropies[1]) / 16)
+        assert total.drift == pytest.approx({layer: distance / 2 for layer, distance in drift.items()})
+        assert all(drift.values())
         assert (first.samples, first.in_memory, second.in_memory) == (4, False, True)
     with fleet_service(tmp_path, max_streams=1) as again:
         first, second = again.streams()

@@ -38,10 +38,14 @@ class StreamRows:
         """The streams that are paused by themselves."""
         self._stats: dict[str, StreamStats] = {}
         self._guards: dict[str, dict[str, int]] = {}
+        self._drift: dict[str, dict[str, float]] = {}
 
     def note(self, member: Member) -> None:
         """Note the numbers of a stream in memory."""
-        self._stats[member.name], self._guards[member.name] = member.stats(), guard_counts(member.here)
+        known, now = self._stats.get(member.name), member.stats()
+        if known is None or known.updates != now.updates:  # else it is where it was; it costs a millisecond or two
+            self._drift[member.name] = member.here.stats.drift
+        self._stats[member.name], self._guards[member.name] = now, guard_counts(member.here)
 
     def is_old(self, member: Member) -> bool:
         """Whether a stream in memory has other numbers by now."""
@@ -56,7 +60,7 @@ class StreamRows:
 
     def forget(self, name: str) -> None:
         """Forget a stream."""
-        for known in (self.pauses, self._stats, self._guards):
+        for known in (self.pauses, self._stats, self._guards, self._drift):
             known.pop(name, None)
 
     def listing(self) -> list[StreamRow]:
@@ -82,12 +86,16 @@ class StreamRows:
         )
 
     def total(self) -> Stats:
-        """The counters of all streams that have been in memory since the start; the entropy is that of all samples."""
+        """Sums over the streams that have been in memory since the start; mean entropy of all samples, mean drift."""
         known = list(self._stats.values())
         samples = sum(row.samples or 0 for row in known)
         entropy = sum((row.samples or 0) * (row.mean_entropy or 0.0) for row in known) / max(1, samples)
         updates = sum(row.updates or 0 for row in known)
-        return Stats(samples=samples, updates=updates, mean_entropy=entropy, bank=None, drift={})
+        return Stats(samples=samples, updates=updates, mean_entropy=entropy, bank=None, drift=self._mean_drift())
+
+    def _mean_drift(self) -> dict[str, float]:
+        known = list(self._drift.values())
+        return {layer: sum(drift[layer] for drift in known) / len(known) for layer in (known[0] if known else ())}
 
     def counters(self) -> Counters:
         """What became of the predicted images; those that wait in the fleet, or were dropped there, taught nothing."""
