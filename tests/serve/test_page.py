@@ -1,10 +1,8 @@
 """The live page in a real browser."""
 
 import base64
-import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,12 +23,6 @@ DROP = """(() => {
   transfer.items.add(new File([bytes], "dropped.png", { type: "TYPE" }));
   document.getElementById("drop").dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true }));
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as browser:
-        yield browser
 
 
 def send(client: httpx.Client, count: int) -> None:
@@ -261,35 +253,18 @@ def test_streams_are_listed_where_there_are_some(browser: Browser, service: Serv
         browser.open("about:blank")
 
 
-def test_the_interface_is_described_without_a_net(browser: Browser, url: str) -> None:
-    browser.open(f"{url}/docs")
-    browser.until("document.querySelectorAll('article').length >= 13")
-    part = "document.getElementById('POST-predict').parentElement"
-    schema, example = browser.run(f"[...{part}.querySelectorAll('details pre')].map((p) => p.textContent)")
-    assert '"top": [{' in schema
-    assert "probability" in schema
-    assert json.loads(example)["predictions"][0]["name"] == "cat"
-    line = f"curl -H 'Content-Type: image/jpeg' --data-binary @photo.jpg {url}/predict"
-    assert line in browser.run(f"{part}.innerText")
-    assert browser.errors == []
-
-
-def test_routes_can_be_tried(browser: Browser, url: str, service: Service, tmp_path: Path) -> None:
-    (tmp_path / "photo.png").write_bytes(picture())
-    browser.open("about:blank")
-    browser.open(f"{url}/docs")
-    browser.until("document.querySelectorAll('article').length >= 13")
-    form = "document.getElementById('NAME').parentElement.querySelector('form')"
-    stats, pause, predict = (form.replace("NAME", name) for name in ("GET-stats", "POST-pause", "POST-predict"))
-    browser.run(f"{stats}.requestSubmit()")
-    browser.until(f"{stats}.querySelector('pre').textContent.startsWith('200')")
-    browser.choose("input[type=file]", tmp_path / "photo.png")
-    browser.run(f"{predict}.querySelector('input').value = '2'; {predict}.requestSubmit()")
-    browser.until(f"{predict}.querySelector('pre').textContent.includes('probability')")
-    assert service.predicted == 1
-    browser.run(f"byId('token').value = 'wrong'; {pause}.requestSubmit()")
-    browser.until(f"{pause}.querySelector('pre').textContent.startsWith('401')")
-    browser.run(f"byId('token').value = {TOKEN!r}; {pause}.requestSubmit()")
-    browser.until(f"{pause}.querySelector('pre').textContent.startsWith('200')")
-    assert service.writer.report().paused
-    browser.errors.clear()  # the browser itself notes answers of 401
+def test_a_service_of_one_stream_is_not_asked_for_more(
+    browser: Browser, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = service.stats
+    monkeypatch.setattr(service, "stats", lambda: {**stats(), "fleet": False})
+    app, asked = create_app(service, token=TOKEN), list[int]()
+    app.add_api_route("/streams", lambda: asked.append(1))
+    app.openapi_schema = None
+    with serving(app) as url:
+        browser.open(url)
+        browser.until("document.getElementById('status').textContent === 'learning'")
+        browser.until("served === false")
+        assert browser.run("document.getElementById('streams').hidden")
+        browser.open("about:blank")
+    assert not asked

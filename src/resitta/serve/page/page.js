@@ -155,7 +155,7 @@ async function showStats() {
   showRuns(stats);
   showVersions(stats.snapshots, stats.snapshot_times);
   showEvents(stats.events);
-  drawBars(byId("layers"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), "this method does not adapt statistics");
+  drawBars(byId("layers"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), noDrift());
 }
 
 async function showHistory() {
@@ -171,11 +171,11 @@ async function showHistory() {
 }
 
 const drawing = (svg) => new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
-const EMPTY = { drift: "this method does not adapt statistics" };
+const noRequests = () => `no requests in the last ${last === "1h" ? "hour" : "five minutes"}`;
+const noDrift = () => (byId("streams").hidden ? "this method does not adapt statistics" : "each stream has a drift of its own");
 
 function showFigure(box, svg) {
-  const none = `no requests in the last ${last === "1h" ? "hour" : "five minutes"}`;
-  if (!svg) return void box.replaceChildren(element("div", "empty", EMPTY[box.id] ?? none));
+  if (!svg) return void box.replaceChildren(element("div", "empty", box.id === "drift" ? noDrift() : noRequests()));
   const figure = drawing(svg);
   const focused = box.contains(document.activeElement), pointed = box.contains(cursor);
   figure.setAttribute("tabindex", "0");

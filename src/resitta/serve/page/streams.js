@@ -6,7 +6,7 @@ const MINOR = ["mean_entropy", "updates", "waiting"]; // a phone has no room for
 const MOST_STREAMS = 50, COLUMNS = {
   name: "stream", drift: "drift", mean_entropy: "mean entropy", samples: "images", updates: "updates", waiting: "waiting",
 };
-let streams = [], served = null; // whether there is such a route; null before it is known
+let streams = [], total = 0, served = null; // whether there is such a route; null before it is known
 
 const numeric = (value) => (Number.isFinite(value) ? value : 0);
 
@@ -30,9 +30,10 @@ function drawStreams() {
   const found = streams.filter((stream) => String(stream.name).toLowerCase().includes(wanted));
   const shown = found.sort((a, b) => numeric(b.drift) - numeric(a.drift)).slice(0, MOST_STREAMS);
   byId("filter-label").hidden = streams.length <= MOST_STREAMS;
-  byId("streams-note").textContent = shown.length < streams.length
-    ? `${shown.length} of ${streams.length.toLocaleString("en")} streams, those with the largest drift first.`
-    : `${streams.length} streams, those with the largest drift first. Each has a state of its own.`;
+  const listed = streams.length < total ? `of the ${streams.length.toLocaleString("en")} that are listed, ` : "";
+  byId("streams-note").textContent = shown.length < total
+    ? `${shown.length} of ${total.toLocaleString("en")} streams, ${listed}those with the largest drift first.`
+    : `${total} streams, those with the largest drift first. Each has a state of its own.`;
   const head = element("tr");
   head.append(...Object.entries({ ...COLUMNS, state: "state" }).map(([key, title]) => {
     const cell = element("th", MINOR.includes(key) ? "minor" : "", title);
@@ -43,8 +44,8 @@ function drawStreams() {
 }
 
 async function isServed() {
-  const { paths } = await call("openapi.json"); // asking for a route that is not there would be an error in the console
-  return "/streams" in paths;
+  const { fleet } = await call("stats"); // a request that is answered with 404 would be an error in the console
+  return fleet ?? "/streams" in (await call("openapi.json")).paths;
 }
 
 async function showStreams() {
@@ -53,8 +54,9 @@ async function showStreams() {
     if (!served) return;
     const answer = await fetch("streams", { headers: { Authorization: `Bearer ${token.value}` } });
     served = answer.status !== 404; // a service of one stream
-    const found = answer.ok ? (await answer.json()).streams : [];
-    streams = (Array.isArray(found) ? found : []).filter((stream) => stream && stream.name !== undefined);
+    const found = answer.ok ? await answer.json() : {};
+    streams = (Array.isArray(found.streams) ? found.streams : []).filter((stream) => stream && stream.name !== undefined);
+    total = found.total ?? streams.length;
   } catch {
     streams = [];
   }
