@@ -92,8 +92,14 @@ class StreamRows:
         entropy = sum((row.samples or 0) * (row.mean_entropy or 0.0) for row in known) / max(1, samples)
         updates = sum(row.updates or 0 for row in known)
         relative = sum(row.drift or 0.0 for row in known) / max(1, len(known))
-        drift = {"drift": self._mean_drift(), "relative_drift": relative}
-        return Stats(samples=samples, updates=updates, mean_entropy=entropy, bank=None, **drift)
+        return Stats(
+            samples=samples,
+            updates=updates,
+            mean_entropy=entropy,
+            bank=None,
+            drift=self._mean_drift(),
+            relative_drift=relative,
+        )
 
     def _mean_drift(self) -> dict[str, float]:
         known = list(self._drift.values())
