@@ -34,9 +34,10 @@ from resitta.bench.protocol import Protocol, open_domains
 from resitta.data.datasets import ImageSet
 from resitta.models import create as create_model
 from resitta.serve.events import Events
+from resitta.serve.learning import guard_counts
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Writer, guard_counts
+from resitta.serve.writer import Writer
 
 RECORD = Path(__file__).parent / "records" / "clients.json"
 CORRUPTIONS = ("motion_blur", "fog", "pixelate", "snow")

@@ -75,6 +75,8 @@ class Learner(nn.Module, ABC):
     updates: int = 0
     """How often it has learned. Add 1 after every change of parameters or statistics: guards, events, autosave and the
     hand-off of weights go by it. A batch from which nothing is learned does not count."""
+    domain_changes: int = 0
+    """How often it has found that another domain begins. Add 1 each time: the adapter reports it. It is not saved."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

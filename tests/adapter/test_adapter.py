@@ -821,3 +821,18 @@ def test_a_background_adapter_learns_from_predictions_in_its_thread(model: nn.Mo
     adapter.learn_from(images(64), torch.randn(64, 5))
     adapter.sync()
     assert (adapter.stats.samples, adapter.stats.updates) == (64, 1)
+
+
+@pytest.mark.parametrize(("method", "settings", "before"), [("resitta", {"reset_on_shift": 2.0}, 3), ("tide", {}, 1)])
+def test_a_change_of_domain_is_an_event(model: nn.Module, method: str, settings: dict[str, Any], before: int) -> None:
+    events: list[Any] = []
+    adapter = resitta.adapt(model, method, **settings)
+    adapter.listen(events.append)
+    generator = torch.Generator().manual_seed(0)
+    for brightness in (0.7,) * before + (0.1,) * 3:
+        adapter(torch.rand(64, 3, 8, 8, generator=generator) * 0.2 + brightness)
+    changes = [event for event in events if isinstance(event, resitta.events.DomainChanged)]
+    assert [event.changes for event in changes] == [1]
+    assert 64 * before < changes[0].samples <= 64 * (before + 2)
+    adapter.reset()
+    assert adapter.learner.domain_changes == 0

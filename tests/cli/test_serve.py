@@ -32,6 +32,10 @@ def test_wrong_options_end_with_a_sentence(
     assert "keep must be >= 1" in refusal(capsys, *RANDOM, "--keep", "0")
     assert "readers must be at least 1" in refusal(capsys, *RANDOM, "--engine", "ray", "--readers", "0")
     assert "without --engine ray" in refusal(capsys, *RANDOM, "--engine", "ray", "--method", "tent")
+    assert "leave out --shadow, or --fleet" in refusal(capsys, *RANDOM, "--fleet", "--shadow", "0.1")
+    assert "leave out --engine ray, or --fleet" in refusal(capsys, *RANDOM, "--fleet", "--engine", "ray")
+    assert "max_streams must be >= 1" in refusal(capsys, *RANDOM, "--fleet", "--max-streams", "0")
+    assert "--max-streams 9 is an option of --fleet" in refusal(capsys, *RANDOM, "--max-streams", "9")
     monkeypatch.setenv("RESITTA_TOKEN", "short")
     assert "at least 16 characters" in refusal(capsys, *RANDOM)
 

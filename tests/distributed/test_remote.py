@@ -14,7 +14,7 @@ from resitta.monitor.stats import Stats
 from resitta.runtime.learn_queue import Counters
 from resitta.serve.events import Events, LogEntry
 from resitta.serve.http_errors import Refused
-from resitta.serve.writer import Report
+from resitta.serve.learning import Report
 
 
 class ActorDied(Exception):

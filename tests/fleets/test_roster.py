@@ -155,3 +155,19 @@ def test_a_new_stream_may_start_where_the_nearest_one_is() -> None:
     assert stats.mean_drift > fleets["source"]["new"].stats.mean_drift == 0
     fleets["nearest"]["bright"](torch.ones(4, 3, 10, 10))
     assert fleets["nearest"]["bright"].stats.mean_drift == 0, "nothing known looks like that"
+
+
+def test_a_stream_whose_file_cannot_be_removed_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = resitta.fleet(small_network(), "resitta", folder=tmp_path, **QUICK)
+    fleet["a"](stream(4))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(PermissionError):
+        fleet.remove("a")
+    assert fleet.stats["a"].samples == 4
+    monkeypatch.undo()
+    fleet.remove("a")
+    assert "a" not in fleet

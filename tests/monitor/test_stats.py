@@ -1,6 +1,9 @@
 import pytest
+import torch
 from torch import nn
 
+from resitta import Guard, adapt
+from resitta.errors import Collapsed
 from resitta.monitor.stats import Stats, wasserstein_drift
 from resitta.norm.bn_layers import BatchStatisticsBN
 from resitta.norm.resibn import ResiBN
@@ -23,3 +26,15 @@ def test_methods_without_statistics_have_no_drift(model: nn.Module) -> None:
     assert wasserstein_drift(source.fork().with_bn(BatchStatisticsBN).model, source.model) == {}
     stats = Stats(samples=0, updates=0, mean_entropy=0.0, bank=None, drift={})
     assert stats.mean_drift == 0
+
+
+def test_the_relative_drift_is_what_the_guard_bounds(model: nn.Module) -> None:
+    images = torch.rand(64, 3, 8, 8) * 0.1
+    free = adapt(model, "resitta", guard=Guard(action="warn", max_drift=1e9, screen=False))
+    assert free.stats.relative_drift == 0
+    free(images)
+    found = free.stats.relative_drift
+    assert found > 0
+    adapt(model, "resitta", guard=Guard(action="raise", max_drift=found * 1.001, screen=False))(images)
+    with pytest.raises(Collapsed, match="drift"):
+        adapt(model, "resitta", guard=Guard(action="raise", max_drift=found * 0.999, screen=False))(images)

@@ -13,13 +13,23 @@ from torch import nn
 
 from resitta import Adapter, adapt, trackers
 from resitta.errors import MissingExtra
-from resitta.monitor.events import Event, GuardEnded, GuardFired, LabelPriorSwitched, Restarted, Updated, numbers_of
+from resitta.monitor.events import (
+    DomainChanged,
+    Event,
+    GuardEnded,
+    GuardFired,
+    LabelPriorSwitched,
+    Restarted,
+    Updated,
+    numbers_of,
+)
 
 FIRED = GuardFired(samples=70, reason="drift", value=2.0, bound=1.0, action="warn")
 EVENTS: list[Event] = [
     FIRED,
     GuardEnded(samples=90, reason="drift", found=3, lasted=20),
     LabelPriorSwitched(samples=91, on=True),
+    DomainChanged(samples=95, changes=2),
     Restarted(samples=0),
 ]
 
@@ -86,6 +96,7 @@ def test_updates_are_logged_at_intervals_and_other_events_at_once(model: nn.Modu
         {"resitta/guard/drift": 2.0, "resitta/samples": 70},
         {"resitta/guard/drift/found": 3, "resitta/samples": 90},
         {"resitta/label_prior": 1.0, "resitta/samples": 91},
+        {"resitta/domain_changes": 2.0, "resitta/samples": 95},
     ]
 
 

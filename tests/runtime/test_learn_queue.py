@@ -142,3 +142,41 @@ def test_a_closed_queue_drops() -> None:
     queue.close()
     assert queue.offer(single("a")) == [False]
     assert queue.counters == Counters(offered=3, dropped=3)
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+def of_stream(client: str, stream: str, number: int = 0) -> Samples:
+    return Samples(torch.full((1, 1), number), None, client, stream=stream)
+
+
+def test_each_batch_is_of_one_stream_and_clients_take_turns_before_their_streams_do() -> None:
+    queue = LearnQueue(room=20, batch=2)
+    queue.offer([of_stream("many", name) for name in "abcaaaa"] + [of_stream("one", "z") for _ in range(5)])
+    taken = [[samples.stream for samples in queue.take()] for _ in range(8)]
+    assert taken == [["a", "a"], ["z", "z"], ["b"], ["z", "z"], ["c"], ["z"], ["a", "a"], ["a"]]
+    assert not len(queue)
+
+
+def test_a_stream_that_floods_a_full_queue_takes_no_room_from_the_other_streams_of_its_client() -> None:
+    queue = LearnQueue(room=6, batch=6)
+    queue.offer([of_stream("gateway", "flood", number) for number in range(6)])
+    offered = [of_stream("gateway", "calm"), of_stream("gateway", "flood"), of_stream("gateway", "calm")]
+    assert queue.offer(offered) == [True, False, True]
+    assert queue.waiting_by_stream() == {"flood": 4, "calm": 2}
+    assert queue.offer([of_stream("other", "new") for _ in range(5)]) == [True] * 3 + [False] * 2
+    assert sum(queue.waiting_by_stream().values()) == 6
+    assert numbers(queue.take()) == [0], "the newest samples were replaced, the oldest are kept"
+
+
+def test_the_samples_of_one_stream_are_skipped_alone() -> None:
+    queue = LearnQueue(room=9, batch=9)
+    queue.offer([of_stream("a", "x"), of_stream("a", "y"), of_stream("a", "x"), of_stream("b", "x")])
+    queue.clear("a", "x")
+    queue.clear("a", "unknown")
+    queue.clear("unknown", "x")
+    assert (queue.counters.skipped, queue.counters.waiting, len(queue)) == (2, 2, 2)
+    queue.clear("b", "x")
+    assert [samples.stream for samples in queue.take()] == ["y"]
+    assert len(queue) == 0

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -17,6 +18,9 @@ from resitta.serve.security import allowed_names
 from resitta.serve.server import listen, make_server
 from resitta.serve.service import Service
 from resitta.serve.settings import Limits
+
+if TYPE_CHECKING:
+    from tests.serve.browser import Browser
 
 collect_ignore = ["real_images.py"]  # hooks for schemathesis, which need it
 
@@ -66,6 +70,15 @@ def open_url(service: Service) -> Iterator[str]:
 def client(url: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A browser for the tests of a file."""
+    from tests.serve.browser import Browser
+
+    with Browser() as browser:
+        yield browser
 
 
 @pytest.fixture

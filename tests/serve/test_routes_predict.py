@@ -2,9 +2,11 @@ import base64
 
 import httpx
 import numpy as np
+import pytest
 import torch
 from tests.serve.helpers import SIZE, array, picture, until
 
+from resitta.serve import schema
 from resitta.serve.images import Decoder
 from resitta.serve.routes_predict import to_floats
 from resitta.serve.service import Service
@@ -104,3 +106,65 @@ def test_pages_of_other_sites_are_refused(client: httpx.Client) -> None:
     answer = client.post("/predict", content=picture(), headers=headers)
     assert answer.status_code == 403
     assert "error" in answer.json()
+
+
+def test_the_most_probable_classes_alone(client: httpx.Client) -> None:
+    kind = {"Content-Type": "image/png"}
+    (every,) = post(client, picture()).json()["predictions"]
+    (found,) = client.post("/predict?top=2", content=picture(), headers=kind).json()["predictions"]
+    order = np.argsort(every["probabilities"])[::-1][:2].tolist()
+    assert found["top"] == [
+        {"label": label, "name": NAMES[label], "probability": every["probabilities"][label]} for label in order
+    ]
+    assert found["top"][0]["label"] == found["label"] == every["label"]
+    assert "probabilities" not in found
+    assert "top" not in every
+    (all_five,) = client.post("/predict?top=5", content=picture(), headers=kind).json()["predictions"]
+    assert sorted(row["label"] for row in all_five["top"]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("top", ["0", "6", "-1", "x", "1.5"])
+def test_no_more_classes_than_there_are(client: httpx.Client, service: Service, top: str) -> None:
+    answer = client.post(f"/predict?top={top}", content=picture(), headers={"Content-Type": "image/png"})
+    assert answer.status_code == 422
+    assert "query.top" in answer.json()["error"]
+    assert service.predicted == 0
+
+
+def test_the_schema_knows_how_many_classes_there_are(client: httpx.Client) -> None:
+    (top,) = [
+        p for p in client.get("/openapi.json").json()["paths"]["/predict"]["post"]["parameters"] if p["name"] == "top"
+    ]
+    assert top["schema"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 5}
+
+
+def test_stats_and_history_are_as_documented(client: httpx.Client, service: Service) -> None:
+    for seed in range(20):
+        post(client, picture(seed=seed))
+    until(lambda: client.get("/history").json()["adaptation"][-1]["updates"] == 1)
+    stats = client.get("/stats").json()
+    assert set(stats) <= set(schema.Stats.model_fields)
+    assert set(stats["adapter"]) <= set(schema.AdapterStats.model_fields)
+    found = schema.Stats.model_validate(stats)
+    assert (found.model, found.settings, found.guard) == ("Sequential", {"update_every": 16, "capacity": 16}, None)
+    assert found.adapter.relative_drift > 0
+    for last, step in (("5min", 1), ("1h", 10)):
+        history = client.get("/history", params={"last": last}).json()
+        assert schema.History.model_validate(history).step == step
+        assert sum(point["images"] for point in history["points"]) == 20
+        assert sum(point["updates"] for point in history["adaptation"]) == 1
+    assert client.get("/history?last=day").status_code == 422
+
+
+def test_the_snapshots_have_times(holder: httpx.Client) -> None:
+    version = holder.post("/snapshot").json()["version"]
+    stats = holder.get("/stats").json()
+    assert [str(version)] == list(stats["snapshot_times"])
+    assert abs(stats["snapshot_times"][str(version)] - stats["events"][0]["time"]) < 10
+
+
+def test_what_was_asked_for_has_a_kind_of_its_own(holder: httpx.Client) -> None:
+    for task in ("snapshot", "pause", "resume", "rollback", "reset"):
+        assert holder.post(f"/{task}").status_code == 200
+    kinds = [event["kind"] for event in holder.get("/stats").json()["events"]]
+    assert kinds == ["reset", "rollback", "resume", "pause", "control"]

@@ -39,6 +39,6 @@ def test_schemathesis_finds_nothing(url: str, service: Service, tmp_path: Path, 
         check=False,
     )
     assert found.returncode == 0, found.stdout + found.stderr
-    assert "Tested: 13" in found.stdout
+    assert "Tested: 14" in found.stdout
     assert service.predicted > 20, "the images it sent were accepted"
     assert service.ready

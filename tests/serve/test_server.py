@@ -114,6 +114,40 @@ def test_kill_loses_only_what_came_after_the_last_snapshot_and_sigterm_nothing(
 
 
 @pytest.mark.slow
+def test_kill_loses_of_each_stream_only_what_came_after_its_last_save(start: Callable[..., Process]) -> None:
+    def send(process: Process, stream: str, count: int) -> None:
+        headers = {"Content-Type": "image/png", "X-Stream": stream, "Authorization": f"Bearer {TOKEN}"}
+        for seed in range(count):
+            assert process.client.post("/predict", content=picture(seed=seed), headers=headers).status_code == 200
+
+    def samples(process: Process) -> dict[str, int]:
+        return {row["name"]: row["samples"] for row in process.client.get("/streams").json()["streams"]}
+
+    first, sent = start("--fleet", "--max-streams", "2"), {"a": 20, "b": 5, "c": 9}
+    for name, count in sent.items():
+        send(first, name, count)
+    until(lambda: samples(first) == sent)
+    assert first.client.post("/snapshot", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    send(first, "b", 3)
+    first.stop(signal.SIGKILL)
+
+    second = start("--fleet", "--max-streams", "3")
+    assert set(samples(second)) == set(sent)
+    for name in sent:
+        send(second, name, 1)
+    until(lambda: second.client.get("/stats").json()["learned"] == 3)
+    found = samples(second)
+    assert (found["a"], found["c"]) == (21, 10)
+    assert 6 <= found["b"] <= 9
+    assert second.stop(signal.SIGTERM) == 0
+    assert second.process.stdout is not None
+    assert "state, 3 streams" in second.process.stdout.read()
+    third = start("--fleet")
+    send(third, "b", 1)
+    until(lambda: samples(third)["b"] == found["b"] + 1)
+
+
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(start: Callable[..., Process], tmp_path: Path) -> None:
     process = start()
     process.learn(20)

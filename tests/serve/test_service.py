@@ -15,10 +15,10 @@ import resitta
 from resitta.adapter import Adapter
 from resitta.errors import BadImages, BadSetting
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import REFRESH
 from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.service import Service
 from resitta.serve.settings import Limits
-from resitta.serve.writer import REFRESH
 
 Make = Callable[..., Service]
 

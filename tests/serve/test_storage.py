@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ def test_only_the_newest_snapshots_are_kept(model: nn.Module, tmp_path: Path) ->
     for version in (1, 5, 30, 200):
         folder.save(adapter, version)
     assert folder.versions() == [30, 200]
+    assert list(folder.times()) == [30, 200]
+    assert all(0 <= time.time() - written < 60 for written in folder.times().values())
     assert len(list(folder.path.iterdir())) == 2
 
 

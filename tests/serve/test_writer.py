@@ -21,10 +21,11 @@ from resitta.checkpoint.tree import same
 from resitta.runtime.weight_handoff import WeightHandoff
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import Task
 from resitta.serve.service import Service
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Task, Writer
+from resitta.serve.writer import Writer
 
 Make = Callable[[], Service]
 CHANGES: list[Task] = ["reset", "rollback"]
@@ -199,7 +200,7 @@ STEPS = {
     "resitta.checkpoint.atomic_write.Path.replace": False,
     "resitta.checkpoint.atomic_write._sync_folder": True,
     "resitta.runtime.weight_handoff.WeightHandoff.put": True,
-    "resitta.serve.writer.LearnQueue.clear": True,
+    "resitta.serve.learning.LearnQueue.clear": True,
 }
 """Where a process is killed, and whether its change is in force after that."""
 

@@ -31,7 +31,7 @@ from resitta.inputs import (
 )
 from resitta.method import Method, needs_of_methods
 from resitta.monitor.callbacks import Callback
-from resitta.monitor.events import EventHandler, LabelPriorSwitched, Listener, Restarted
+from resitta.monitor.events import DomainChanged, EventHandler, LabelPriorSwitched, Listener, Restarted
 from resitta.monitor.guard import GuardCallback, guard_callback
 from resitta.monitor.shadow import Answered, FeedbackCount
 from resitta.monitor.shadow.records import NOTHING_ANSWERED
@@ -124,6 +124,7 @@ class Adapter(nn.Module):
         """Start a new learner on the source."""
         with torch.inference_mode(False):
             self.learner = self.method.start(self.source, self.generator)
+        self._changes_reported = 0
         self.rollback = Rollback(self.learner, self.generator)
         for module in self.modules():
             if isinstance(module, CudaGraphs):  # background learning yields to predictions, a graph cannot
@@ -258,6 +259,9 @@ class Adapter(nn.Module):
         self.samples, self.batches, self.entropies = self.samples + len(images), self.batches + 1, entropies
         for callback in self.callbacks:
             callback.after_step(self, images, logits)
+        if (changes := self.learner.domain_changes) != self._changes_reported:
+            self._changes_reported = changes
+            self.emit(DomainChanged(samples=self.samples, changes=changes))
         if self.prior is not None and self.prior.reported_on != self._prior_was_on:
             self._prior_was_on = not self._prior_was_on
             self.emit(LabelPriorSwitched(samples=self.samples, on=self._prior_was_on))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from resitta.cli.flags import ModelOptions, Settings, Words
-from resitta.errors import require
+from resitta.cli.samples import digits, photographs
+from resitta.errors import BadSetting, require
 from resitta.serve.settings import Limits, Resize
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 DEMO, DEMO_SIZE = "demo", 32
 """The network that `resitta demo digits` trains, and the side of its images."""
+MOST_STREAMS = 1000
+"""How many streams of a fleet stay in memory."""
 OF_THE_ADAPTER = (
     *("model", "checkpoint", "model_options", "untrained"),
     *("method", "preset", "settings", "seed", "guard", "device", "shadow", "fallback"),
@@ -46,6 +49,8 @@ def serve(
     guard: bool = True,
     shadow: float | None = None,
     fallback: Annotated[bool, Parameter(negative=())] = False,
+    fleet: Annotated[bool, Parameter(negative=())] = False,
+    max_streams: int | None = None,
     engine: Literal["local", "ray"] = "local",
     readers: int = 1,
     address: str | None = None,
@@ -58,7 +63,8 @@ def serve(
     printed.
 
     Examples: resitta serve demo, or
-    resitta serve wrn28x10 --checkpoint Standard.pt --state state/ --preset cifar10
+    resitta serve wrn28x10 --checkpoint Standard.pt --state state/ --preset cifar10, or for many cameras
+    resitta serve wrn28x10 --checkpoint Standard.pt --state streams/ --fleet
 
     Parameters
     ----------
@@ -110,6 +116,14 @@ def serve(
         /feedback takes labels of images that were predicted before.
     fallback
         Answer with the source model while labels show that it is significantly better. Needs --shadow.
+    fleet
+        Let each stream adapt by itself: one camera's noise, failure or reset does not touch the others. A request names
+        its stream by the header X-Stream or by ?stream=; without a name it belongs to a stream of its client. Names
+        belong to the client, a token holder's to all who send the token. GET /streams lists the streams; /pause,
+        /resume, /reset, /snapshot and /bank take ?stream=. --state is the folder of the streams.
+    max_streams
+        With --fleet, how many streams stay in memory (default: 1000); those used least recently go to the folder and
+        come back exactly.
     engine
         local: one process; ray: one process that learns and several that predict, on a Ray cluster.
     readers
@@ -123,6 +137,8 @@ def serve(
     from resitta.serve import launch  # noqa: PLC0415
     from resitta.settings import BY_METHOD, parse_pairs  # noqa: PLC0415
 
+    as_fleet, streams = given.pop("fleet"), given.pop("max_streams")
+    refuse_with_fleet(shadow, engine) if as_fleet else refuse_without_fleet(streams)
     given["model_options"] = options = parse_pairs(model_options, "--model-set")
     given["settings"] = parse_pairs(settings, "--set", BY_METHOD)
     if model == DEMO:
@@ -131,8 +147,27 @@ def serve(
         launch.check_model(model, checkpoint, options, untrained=untrained, others=[DEMO])
     given |= {"size": launch.image_side(model, given["size"]), "readers": readers if engine == "ray" else None}
     del given["engine"]
-    make = partial(launch.make_adapter, **{name: given.pop(name) for name in OF_THE_ADAPTER})
-    launch.serve(make, **given)
+    of_adapter = {name: given.pop(name) for name in OF_THE_ADAPTER}
+    if as_fleet:
+        given["make_fleet"] = partial(
+            launch.make_fleet, max_streams=MOST_STREAMS if streams is None else streams, **of_adapter
+        )
+    make = partial(launch.make_adapter, **of_adapter)
+    launch.serve(make, model=model, samples=digits if model == DEMO else photographs, **given)
+
+
+def refuse_with_fleet(shadow: float | None, engine: str) -> None:
+    """Refuse options that --fleet does not go with."""
+    if shadow is not None:
+        raise BadSetting("the streams of a fleet are not compared with the source; leave out --shadow, or --fleet")
+    if engine != "local":
+        raise BadSetting(f"a fleet learns and predicts in one process; leave out --engine {engine}, or --fleet")
+
+
+def refuse_without_fleet(max_streams: int | None) -> None:
+    """Refuse an option that needs --fleet."""
+    if max_streams is not None:
+        raise BadSetting(f"--max-streams {max_streams} is an option of --fleet; give --fleet, too")
 
 
 def demo_network() -> "nn.Module":

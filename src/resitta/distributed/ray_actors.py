@@ -21,9 +21,10 @@ from resitta.errors import BadSetting, require
 from resitta.runtime.weight_handoff import PublishedNetwork, changes
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import Report, Task
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
-from resitta.serve.writer import Report, Task, Writer
+from resitta.serve.writer import Writer
 
 POLL_SECONDS = 0.1
 """Seconds between two requests of a reader for new weights."""

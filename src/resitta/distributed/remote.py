@@ -13,9 +13,9 @@ from torch import Tensor
 
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import Report, Task
 from resitta.serve.reader import Predicted
 from resitta.serve.stream_priors import Correct, unchanged
-from resitta.serve.writer import Report, Task
 
 REPORT_SECONDS = 0.25
 REPORT_TIMEOUT = 5.0

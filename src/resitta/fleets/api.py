@@ -1,11 +1,11 @@
 """`fleet(model, "resitta")`: one adapter for each stream, one forward pass for a batch of many streams."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from resitta.adapter import Adapter, adapt
 from resitta.checkpoint.io import StatePath
 from resitta.errors import BadImages, BadSetting, StreamFailure
 from resitta.fleets.files import StreamFiles, check_name
+from resitta.fleets.grouping import grouped
 from resitta.fleets.learning import Learning
 from resitta.fleets.member import Member
 from resitta.fleets.one_pass import MixedSamples, OnePass, fits_one_pass
@@ -100,7 +101,7 @@ class Fleet:
         self.files = None if folder is None else StreamFiles(Path(folder))
         self.roster = Roster(template, rules, self.files)
         self.learning = Learning(self.roster, self.only_predicts)
-        self._pauses: defaultdict[str, Pauses] = defaultdict(Pauses)
+        self._pauses: WeakValueDictionary[str, Pauses] = WeakValueDictionary()  # of streams that someone holds
         self.one_pass: OnePass | None = None
         like = template.learner.exportable_network()
         if like is not None and fits_one_pass(template.learner):
@@ -230,6 +231,12 @@ class Fleet:
             self.roster.settle(member)
 
     @synchronized
+    def catch_up(self) -> None:
+        """Make as many updates as a call may, where streams are due: for times in which no images come."""
+        if errors := self.learning.take_turns():
+            raise StreamFailure(errors, None)
+
+    @synchronized
     def save(self) -> None:
         """Learn what waits, and save every stream that has changed."""
         if self.files is None:
@@ -259,7 +266,7 @@ class Fleet:
 
     def __getitem__(self, name: str) -> Stream:
         """One stream, known or new."""
-        return Stream(self, name, self._pauses[check_name(name)])
+        return Stream(self, name, self._pauses.setdefault(check_name(name), Pauses()))
 
     def __contains__(self, name: object) -> bool:
         return name in self.roster.members
@@ -288,22 +295,3 @@ class Fleet:
     def __repr__(self) -> str:
         count = f"{len(self.roster.members)} streams, {len(self.roster.present)} in memory"
         return f"<fleet of {count}, method={self.template.method!r}>"
-
-
-def grouped(streams: str | Sequence[str], count: int) -> tuple[Tensor, dict[str, slice]]:
-    """The order that brings images of one stream together, and where in it each stream's images are.
-
-    >>> grouped(["b", "a", "b"], 3)
-    (tensor([0, 2, 1]), {'b': slice(0, 2, None), 'a': slice(2, 3, None)})
-    """
-    names = [streams] * count if isinstance(streams, str) else list(streams)
-    if len(names) != count:
-        raise BadSetting(f"there are {count} images and {len(names)} names of streams; name the stream of each image")
-    places: dict[str, list[int]] = {}
-    for index, name in enumerate(names):
-        places.setdefault(check_name(name) if name not in places else name, []).append(index)
-    parts, order = {}, list[int]()
-    for name, found in places.items():
-        parts[name] = slice(len(order), len(order) + len(found))
-        order += found
-    return torch.tensor(order), parts

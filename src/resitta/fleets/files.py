@@ -12,7 +12,7 @@ from resitta.errors import BadSetting, BadState
 from resitta.method import AdapterLike
 
 SUFFIX = ".safetensors"
-LONGEST = 200
+LONGEST = 220
 """Bytes of a file's name without its ending: file systems take 255, of which temporary names need some."""
 
 

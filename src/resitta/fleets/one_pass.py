@@ -50,12 +50,21 @@ class OnePass:
         self.network.with_bn(lambda layer: cast(AdaptiveBN, GatheredBN(layer, self.rows, next(starts))))
 
     @torch.no_grad()
+    def row(self, network: Network) -> Tensor:
+        """Return what a stream's network normalises with, as a row of the table."""
+        return torch.cat(scales_and_shifts(network, self.eps)).to(self.rows.table)
+
     def put(self, place: int, network: Network) -> None:
         """Take what a stream's network normalises with into row `place` of the table."""
+        self.put_row(place, self.row(network))
+
+    @torch.no_grad()
+    def put_row(self, place: int, row: Tensor) -> None:
+        """Take a row into the table."""
         if place >= len(self.rows.table):
             self.rows.grow(max(2 * len(self.rows.table), place + 1, 8))
             self.network.replay.forget()  # recordings read the old table
-        self.rows.table[place] = torch.cat(scales_and_shifts(network, self.eps)).to(self.rows.table)
+        self.rows.table[place] = row
 
     def predict(self, images: Tensor, places: list[int]) -> Tensor:
         """Return the logits, each image under the row of its stream."""

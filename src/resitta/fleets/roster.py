@@ -113,12 +113,12 @@ class Roster:
 
     def remove(self, name: str) -> None:
         """Forget a stream, in memory and in the folder."""
+        if self.files is not None:
+            self.files.remove(check_name(name))
         member = self.members.pop(check_name(name), None)
         self.turns.leave(name)
         if member is not None and self.present.pop(name, None) is not None:
             self._places.append(member.leave())
-        if self.files is not None:
-            self.files.remove(name)
 
     def listen(self, handler: StreamEventHandler) -> None:
         """Report every event of every stream."""

@@ -34,6 +34,29 @@ class Stream:
         """Return the logits of a batch of this stream, and learn from it."""
         return self.fleet(images, self.name)
 
+    @synchronized
+    def learn_from(self, images: Any, logits: Tensor) -> None:
+        """Learn from a batch of this stream that was predicted elsewhere, such as by a copy; see `Adapter.learn_from`.
+
+        The update that may follow does not wait for a turn.
+
+        >>> import torch, resitta
+        >>> from resitta.conformance import tiny_network
+        >>> camera = resitta.fleet(tiny_network(), "resitta")["camera-3"]
+        >>> deployed, images = camera.export(), torch.rand(4, 3, 8, 8)
+        >>> camera.learn_from(images, deployed(images))
+        >>> camera.stats.samples
+        4
+        """
+        adapter, member = self.adapter, self.fleet.roster.members[self.name]
+        if self.fleet.only_predicts(member):
+            return
+        try:
+            adapter.learn_from(images, logits)
+        finally:
+            adapter.rollback.free()
+        self.fleet.roster.save_if_due(member)
+
     @property
     @synchronized
     def adapter(self) -> Adapter:

@@ -51,7 +51,7 @@ def _setting(field: "dataclasses.Field[Any]", hint: Any) -> dict[str, Any]:
         "name": field.name,
         "type": type_words(hint),
         "range": range_words(**{key: field.metadata.get(key) for key in ("at_least", "above", "at_most")}),
-        "default": _plain(default),
+        "default": plain(default),
         "meaning": field.metadata.get("doc", ""),
     }
 
@@ -86,7 +86,7 @@ def _either(options: list[str]) -> str:
     return " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as JSON has it; what has no form there, such as a function, as Python prints it."""
     if value is dataclasses.MISSING:
         return "required"

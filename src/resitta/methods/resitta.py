@@ -195,5 +195,6 @@ class ResiTTALearner(Learner):
     def reset_domain(self, birth: int) -> None:
         """Clear the bank of samples before the `birth`-th, and the statistics; the networks keep what they learned."""
         logger.info("after %d samples another domain has begun: bank and statistics start again", birth - 1)
+        self.domain_changes += 1
         self.bank.forget_before(birth)
         return_to_source(self._layers)

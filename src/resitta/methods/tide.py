@@ -276,6 +276,7 @@ class TideLearner(Learner):
         if place is not None and self._misfit(images) > self._misfit(images, place):
             self._take_up(place)
         else:
+            self.domain_changes += 1
             self.bank.forget_before(self.bank.clock + change.start + 1)
             logger.info("after %d samples another domain has begun", self.bank.clock + change.start)
 

@@ -91,6 +91,17 @@ class LabelPriorSwitched:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DomainChanged:
+    """The method has found that another domain begins: `tide`, and `resitta` with `reset_on_shift`.
+
+    `changes` counts them since the adapter was made or reset, in this process.
+    """
+
+    samples: int
+    changes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Restarted:
     """The adapter was reset, or has loaded a state."""
 
@@ -134,7 +145,18 @@ class Resumed:
     recent: PairedAccuracy
 
 
-Event = Updated | GuardFired | GuardEnded | LabelPriorSwitched | Restarted | Compared | Labelled | FellBack | Resumed
+Event = (
+    Updated
+    | GuardFired
+    | GuardEnded
+    | LabelPriorSwitched
+    | DomainChanged
+    | Restarted
+    | Compared
+    | Labelled
+    | FellBack
+    | Resumed
+)
 EventHandler = Callable[[Event], None]
 
 
@@ -233,6 +255,8 @@ def numbers_of(event: Event) -> dict[str, float]:
             return {f"resitta/guard/{event.reason}/found": event.found}
         case LabelPriorSwitched():
             return {"resitta/label_prior": float(event.on)}
+        case DomainChanged():
+            return {"resitta/domain_changes": float(event.changes)}
     return {"/".join((name.replace("_", "/", 2), *labels.values())): value for name, labels, value in metrics_of(event)}
 
 

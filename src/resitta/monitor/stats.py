@@ -6,6 +6,7 @@ from torch import nn
 
 from resitta.memory.memory import Memory
 from resitta.method import AdapterLike
+from resitta.monitor.guard.health_signs import drift, statistics
 from resitta.monitor.shadow.records import ShadowStats
 from resitta.norm.bn_layers import AdaptiveBN, bn_layers
 from resitta.norm.resibn import wasserstein
@@ -30,8 +31,9 @@ class Stats:
 
     `mean_entropy` is the mean over all predictions learned from so far. `drift` holds the Wasserstein distance W₂
     between each BatchNorm layer's statistics and the source's; it is empty for methods without statistics of their own.
-    `label_prior` tells how much the label prior intervenes, if there is one; `shadow` how the answers compare with the
-    source's, with `shadow=`.
+    `relative_drift` is what `Guard.max_drift` bounds: the mean over the layers of all networks, in units of the
+    source's spread. `label_prior` tells how much the label prior intervenes, if there is one; `shadow` how the answers
+    compare with the source's, with `shadow=`.
     """
 
     samples: int
@@ -39,6 +41,7 @@ class Stats:
     mean_entropy: float
     bank: BankStats | None
     drift: dict[str, float]
+    relative_drift: float = 0.0
     label_prior: LabelPriorStats | None = None
     shadow: ShadowStats | None = None
 
@@ -59,6 +62,7 @@ def stats_of(adapter: AdapterLike) -> Stats:
         mean_entropy=adapter.mean_entropy,
         bank=None if memory is None else bank_stats(memory),
         drift=wasserstein_drift(network.model, adapter.source.model),
+        relative_drift=float(drift(statistics(adapter.learner, adapter.source), adapter.source.device)),
         label_prior=None if adapter.prior is None else adapter.prior.stats,
         shadow=None if adapter.shadow is None else adapter.shadow.stats,
     )

@@ -9,6 +9,7 @@ const tip = document.createElement("div");
 tip.className = "tip";
 tip.setAttribute("role", "status");
 
+const NEAR = 7; // pixels from a mark within which it is named
 const linesOf = (svg) => [...svg.querySelectorAll("path[data-label]")];
 const figureAt = (event) => event.target.closest?.("svg.figure[tabindex]");
 const nearest = (points, x) => points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
@@ -40,6 +41,7 @@ function showValues(svg, x) {
     const value = valueOf(svg.dataset.y, point[1]);
     addLine(`${value >= 1000 ? Math.round(value).toLocaleString("en") : value.toPrecision(3)}  ${label}`, colour);
   }
+  for (const mark of svg.querySelectorAll(".mark")) if (Math.abs(mark.dataset.x - x) < NEAR) addLine(mark.dataset.name);
   const [bottom, , top] = svg.dataset.y.split(" ");
   for (const [key, value] of Object.entries({ x1: at, x2: at, y1: bottom, y2: top })) cursor.setAttribute(key, value);
   svg.append(cursor);

@@ -11,6 +11,7 @@ from html import escape
 from typing import Literal
 
 from resitta.report.axes import LETTER, LINE, Plot, Scale, Span, empty, room_below, spread, tag, text, ticks
+from resitta.report.marks import ROOM, Mark, draw_counts, draw_marks
 
 WIDE, NARROW, SMALL = 960, 380, 340
 Style = Literal["plain", "strong", "dashed"]
@@ -76,6 +77,9 @@ def lines(
     y_top: float | None = None,
     legend: bool = True,
     bands: Sequence[Band] = (),
+    marks: Sequence[Mark] | None = None,
+    counts: Sequence[tuple[float, float, float]] = (),
+    note: str = "",
     width: int = WIDE,
     height: int | None = None,
 ) -> str:
@@ -83,7 +87,8 @@ def lines(
 
     `spans` give the axis borders and names. With an `x_label` or `x_ticks` it has values instead, and the spans only
     name what lies under the pointer; with an `x_unit` the value there is named. A single series needs no name. `bands`
-    stand above the lines and share their axis.
+    stand above the lines and share their axis, and so do `marks`; None takes no room for them. `counts` are (start,
+    stop, count) of the strip below. The `note` stands in the upper right corner.
 
     >>> svg = lines([Series("TENT", (0, 1, 2), (30.0, float("nan"), 20.0))], title="Error over time")
     >>> svg.startswith("<svg") and "Error over time" in svg
@@ -95,7 +100,7 @@ def lines(
     key, top = _legend(series, width) if legend and width < WIDE else ("", 30.0 if y_label else 8.0)
     above = max(0.0, top - 30)
     tops = [above + sum(band.height for band in bands[:place]) for place in range(len(bands))]
-    top += sum(band.height for band in bands)
+    top += sum(band.height for band in bands) + (0 if marks is None else ROOM)
     height = height or (250 if width >= WIDE else 200)
     ys = [y for s in series for _, y in s.finite()]
     highest = max(ys) if y_top is None else y_top
@@ -110,7 +115,9 @@ def lines(
     drawn = [_line(plot, s) for s in sorted(series, key=lambda s: s.style == "strong")]
     ends = _end_labels(plot, series) if width >= WIDE else ""
     strips = [band.svg(x, place) for band, place in zip(bands, tops, strict=True)]
-    parts = (*strips, key, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), *drawn, ends)
+    said = text(note, x.stop, plot.y.stop + 13, class_="label note", text_anchor="end")
+    happened = draw_marks(plot, marks or ()) + draw_counts(plot, counts)
+    parts = (*strips, key, plot.y_axis(y_ticks, y_label), x_axis, plot.span_areas(spans), happened, *drawn, ends, said)
     return plot.svg(title, *parts, x_unit=x_unit)
 
 

@@ -33,12 +33,14 @@ class Samples:
     """One or several samples of a client that are queued together.
 
     `logits`: the predictions, None if the learner has to predict. `ready`: the CUDA event after which they can be used.
+    `stream`: the client's stream that they belong to, if each stream is learned from by itself.
     """
 
     images: Tensor
     logits: Tensor | None
     client: str = ""
     ready: torch.cuda.Event | None = None
+    stream: str = ""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -48,7 +50,8 @@ class LearnQueue:
     """First in, first out for each client, round robin between clients.
 
     Any thread may offer samples; a `LearnerThread` takes them. At most `room` samples wait, but an empty queue takes
-    any number. Samples that are being learned from need no room.
+    any number. Samples that are being learned from need no room. Samples with a `stream` are taken stream by stream:
+    clients take turns, and so do the streams of a client.
 
     >>> queue = LearnQueue(room=4, batch=3)
     >>> queue.offer([Samples(torch.zeros(1, 3, 8, 8), None, client) for client in "aaaab"])
@@ -66,7 +69,7 @@ class LearnQueue:
         """Samples that were ever queued."""
         self.changed = threading.Condition(new_lock(LockRank.QUEUE))
         """Guards the queue; is notified of the first samples, a full batch, and samples that leave."""
-        self._queues: OrderedDict[str, deque[Samples]] = OrderedDict()
+        self._queues: OrderedDict[str, OrderedDict[str, deque[Samples]]] = OrderedDict()  # by client and stream
         self._held: Counter[str] = Counter()  # samples of each client; clients without samples are forgotten
 
     def __len__(self) -> int:
@@ -86,7 +89,7 @@ class LearnQueue:
         """Queue samples as far as there is room, and return which were taken. Never waits for the learner.
 
         In a full queue samples replace the newest ones of the client with the most, unless their own client would then
-        have more.
+        have more; in the same way they replace those of another stream of their own client.
         """
         with self.changed:
             before, had_batch = len(self), self.has_batch
@@ -100,17 +103,33 @@ class LearnQueue:
         return taken
 
     def take(self) -> list[Samples]:
-        """Take a batch of samples that fit into one tensor. They count as waiting until they are settled."""
+        """Take a batch of samples that fit into one tensor, or those of one stream.
+
+        They count as waiting until they are settled.
+        """
         taken: list[Samples] = []
         with self.changed:
             while self._queues:
-                client, waiting = next(iter(self._queues.items()))
+                client, streams = next(iter(self._queues.items()))
+                stream, waiting = next(iter(streams.items()))
                 if taken and not self._fit(taken, waiting[0]):
                     break
                 taken.append(waiting.popleft())
-                self._queues.move_to_end(client)
-                self._forget(client, len(taken[-1]))
+                if not stream:
+                    self._queues.move_to_end(client)
+                self._forget(taken[-1])
+            if taken:
+                self._pass_on(taken[0])
         return taken
+
+    def waiting_by_stream(self) -> dict[str, int]:
+        """How many samples of each stream wait."""
+        with self.changed:
+            return {
+                stream: sum(map(len, waiting))
+                for streams in self._queues.values()
+                for stream, waiting in streams.items()
+            }
 
     def settle(self, *, learned: int = 0, skipped: int = 0, screened: int = 0) -> None:
         """Count samples that were taken as done."""
@@ -118,16 +137,24 @@ class LearnQueue:
             self._count(learned=learned, skipped=skipped, screened=screened, waiting=-learned - skipped - screened)
             self.changed.notify_all()
 
-    def record(self, samples: int, screened: int = 0) -> None:
-        """Count samples that were predicted and learned from, except for `screened`, without being queued."""
+    def record(self, samples: int, *, screened: int = 0, skipped: int = 0) -> None:
+        """Count samples that were predicted and learned from, except for some, without being queued."""
+        skipped = samples if self.paused else skipped
+        screened = 0 if self.paused else screened
         with self.changed:
-            became = {"skipped": samples} if self.paused else {"learned": samples - screened, "screened": screened}
-            self._count(offered=samples, **became)
+            self._count(offered=samples, learned=samples - screened - skipped, screened=screened, skipped=skipped)
 
-    def clear(self) -> None:
-        """Skip the samples that wait."""
+    def clear(self, client: str | None = None, stream: str = "") -> None:
+        """Skip the samples that wait: all, or those of one stream of a client."""
         with self.changed:
-            self._clear("skipped")
+            if client is None:
+                self._clear("skipped")
+                return
+            for samples in self._queues.get(client, OrderedDict()).pop(stream, deque()):
+                self._count(skipped=len(samples), waiting=-len(samples))
+                self._held[client] -= len(samples)
+            self._tidy(client)
+            self.changed.notify_all()
 
     def close(self) -> None:
         """Drop what waits and what is offered from now on."""
@@ -138,31 +165,54 @@ class LearnQueue:
     def convert(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Move or convert the waiting samples, after `adapter.to`."""
         with self.changed:
-            for client, waiting in self._queues.items():
-                self._queues[client] = deque(_converted(samples, fn) for samples in waiting)
+            for streams in self._queues.values():
+                for stream, waiting in streams.items():
+                    streams[stream] = deque(_converted(samples, fn) for samples in waiting)
 
     def _add(self, samples: Samples) -> bool:
         if self._held and len(self) + len(samples) > self.room and not self._make_room(samples):
             return False
-        self._queues.setdefault(samples.client, deque()).append(samples)
+        streams = self._queues.setdefault(samples.client, OrderedDict())
+        streams.setdefault(samples.stream, deque()).append(samples)
         self._held[samples.client] += len(samples)
         return True
 
     def _make_room(self, samples: Samples) -> bool:
         client, most = max(self._held.items(), key=lambda item: item[1])
-        if self._held[samples.client] + len(samples) > most or len(samples) > len(self._queues[client][-1]):
+        its_own = self._held[samples.client] + len(samples) > most
+        streams = self._queues.get(samples.client if its_own else client)
+        if streams is None:
             return False
-        self._forget(client, len(self._queues[client].pop()))
+        counts = {stream: sum(map(len, waiting)) for stream, waiting in streams.items()}
+        largest = max(counts, key=counts.__getitem__)
+        newest = streams[largest][-1]
+        fair = not its_own or counts.get(samples.stream, 0) + len(samples) <= counts[largest]
+        if not fair or len(samples) > len(newest):
+            return False
+        self._forget(streams[largest].pop())
         return True
 
-    def _forget(self, client: str, count: int) -> None:
-        self._held[client] -= count
-        if not self._queues[client]:
+    def _forget(self, gone: Samples) -> None:
+        """Note that samples have left."""
+        self._held[gone.client] -= len(gone)
+        if not self._queues[gone.client][gone.stream]:
+            del self._queues[gone.client][gone.stream]
+        self._tidy(gone.client)
+
+    def _tidy(self, client: str) -> None:
+        if client in self._queues and not self._queues[client]:
             del self._queues[client], self._held[client]
+
+    def _pass_on(self, taken: Samples) -> None:
+        """After samples of a stream, it is the turn of the next client, and of that client's next stream."""
+        if taken.stream and taken.client in self._queues:
+            self._queues.move_to_end(taken.client)
+            if taken.stream in self._queues[taken.client]:
+                self._queues[taken.client].move_to_end(taken.stream)
 
     def _fit(self, taken: list[Samples], more: Samples) -> bool:
         first, images = taken[0].images, more.images
-        same = images.shape[1:] == first.shape[1:] and images.dtype == first.dtype
+        same = images.shape[1:] == first.shape[1:] and images.dtype == first.dtype and more.stream == taken[0].stream
         return same and sum(map(len, taken)) + len(more) <= self.batch
 
     def _clear(self, became: str) -> None:

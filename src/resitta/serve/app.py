@@ -18,6 +18,8 @@ from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.routes_admin import AdminRoutes
 from resitta.serve.routes_feedback import FeedbackRoutes
 from resitta.serve.routes_predict import PredictRoutes
+from resitta.serve.routes_sample import Load, SampleRoutes, generated
+from resitta.serve.routes_streams import StreamRoutes
 from resitta.serve.routes_v2 import V2Routes
 from resitta.serve.security import AllowedHosts, check_site, require_token
 from resitta.serve.service import Service
@@ -29,6 +31,8 @@ PAGES = {
     "/docs.js": ("resitta.serve", "page/docs.js", "text/javascript"),
     "/page.css": ("resitta.serve", "page/page.css", "text/css"),
     "/page.js": ("resitta.serve", "page/page.js", "text/javascript"),
+    "/streams.js": ("resitta.serve", "page/streams.js", "text/javascript"),
+    "/try.js": ("resitta.serve", "page/try.js", "text/javascript"),
     "/base.css": ("resitta.report", "base.css", "text/css"),
     "/figures.js": ("resitta.report", "figures.js", "text/javascript"),
 }
@@ -51,18 +55,22 @@ def create_app(
     resize: Resize = "crop",
     names: Collection[str] | None = None,
     model_name: str = "resitta",
+    model: str = "",
+    samples: Load = generated,
 ) -> FastAPI:
     """Create the application around a service, which it starts and closes.
 
     `token` protects the routes of `AdminRoutes` and `FeedbackRoutes`. `names` are the host names it answers to; None
-    means any. `model_name` is the model's name in the Open Inference Protocol.
+    means any. `model_name` is the model's name in the Open Inference Protocol, `model` the one it was given by.
+    `samples` loads the images of `/sample`.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
         async with predict.decoders:
             with service:
-                yield
+                async with predict.watching():
+                    yield
 
     app = FastAPI(
         title="resitta",
@@ -73,9 +81,12 @@ def create_app(
         redirect_slashes=False,
         dependencies=[Depends(check_site)],
     )
-    predict = PredictRoutes(service, resize)
+    predict = PredictRoutes(service, resize, model)
     app.state.token, app.state.limits, app.state.metrics = token, service.limits, predict.metrics
     app.include_router(predict.routes())
+    if service.streams() is not None:  # elsewhere the path is unknown: 404
+        app.include_router(StreamRoutes(service).routes())
+    app.include_router(SampleRoutes(samples).routes())
     app.include_router(V2Routes(predict, model_name).routes())
     app.include_router(FeedbackRoutes(service).routes(), dependencies=[Depends(require_token(token))])
     app.include_router(AdminRoutes(service).routes(), dependencies=[Depends(require_token(token))])

@@ -5,10 +5,12 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from resitta.fleets.records import StreamEvent
 from resitta.monitor.callbacks import Callback
-from resitta.monitor.events import FellBack, GuardEnded, GuardFired, Resumed
+from resitta.monitor.events import DomainChanged, FellBack, GuardEnded, GuardFired, Resumed
 
-Kind = Literal["control", "guard", "failure"]
+Kind = Literal["domain", "guard", "pause", "resume", "rollback", "reset", "failure", "control"]
+"""Each has a shape of its own on the charts; "control" is for everything else that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class LogEntry:
 
 
 class Events(Callback):
-    """The latest entries. Thread-safe; as a callback it logs what guard and fallback do.
+    """The latest entries. Thread-safe; as a callback it logs what guard and fallback do, and changes of domain.
 
     >>> events = Events()
     >>> events.add("control", "paused")
@@ -37,7 +39,9 @@ class Events(Callback):
         self._events.append(LogEntry(time.time(), kind, text))
 
     def on_event(self, adapter: Any, event: object) -> None:
-        """Log that a guard fired, that its reason ended, and that another network answers."""
+        """Log that a guard fired, that its reason ended, that another network answers or another domain begins."""
+        if isinstance(event, DomainChanged):
+            self.add("domain", f"after {event.samples:,} images another domain has begun")
         if isinstance(event, FellBack | Resumed):
             now = "the source model answers now" if isinstance(event, FellBack) else "the adapted model answers again"
             source, adapted = event.recent.source.value, event.recent.adapted.value
@@ -51,6 +55,13 @@ class Events(Callback):
         if isinstance(event, GuardEnded):
             found = f"{event.found} {'images' if event.reason == 'unknown' else 'steps'} in {event.lasted} samples"
             self.add("guard", f"{event.reason} has ended: {found}")
+
+    def on_stream_event(self, report: StreamEvent) -> None:
+        """Log the same of a stream, with its name."""
+        its_own = Events()
+        its_own.on_event(None, report.event)
+        for entry in its_own._events:
+            self.add(entry.kind, f"stream {report.stream}: {entry.text}")
 
     def newest(self) -> list[LogEntry]:
         """Return the entries, the newest first."""

@@ -1,37 +1,38 @@
-"""The last minutes of traffic, second by second, and the charts that the live page shows of them."""
+"""What the service keeps of its last minutes and its last hour: traffic, adaptation, and how the source compares."""
 
-import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resitta.monitor.callbacks import Callback
 from resitta.monitor.events import Compared, FellBack, Labelled, Restarted, Resumed
-from resitta.report.axes import Span
-from resitta.report.figures import Series, lines
 
 Floats = NDArray[np.floating]
 Point = dict[str, Any]
 
-SHORTEST, LONGEST = 60, 300
-"""Seconds that a chart shows."""
 MOST_POINTS = 300
 """Points of the comparison with the source that are kept."""
-GAP = 5
-"""Seconds without a request that break a line."""
-CHARTS: dict[str, dict[str, str]] = {
-    "entropy": {"entropy": "entropy"},
-    "confidence": {"confidence": "confidence"},
-    "throughput": {"images/s": "images"},
-    "latency": {"median": "p50_ms", "99 %": "p99_ms"},
-}
-"""The lines of each chart: their names, and their keys in a point."""
-COLOURS = ("var(--accent, #c2410c)", "var(--second, #14336f)")
+MOST_LATENCIES = 10_000
+"""Requests of one step whose latencies are kept until it is over."""
+RECENT = 60
+"""Seconds of which the predicted classes are counted."""
+Last = Literal["5min", "1h"]
+
+
+@dataclass(frozen=True)
+class Period:
+    """How far back a history goes, and the seconds of one of its points."""
+
+    seconds: int
+    step: int
+
+
+PERIODS: dict[Last, Period] = {"5min": Period(300, 1), "1h": Period(3600, 10)}
 
 
 class ShadowHistory(Callback):
@@ -77,23 +78,67 @@ class ShadowHistory(Callback):
         return list(self._points)
 
 
+class Interval(Protocol):
+    """A step of time that is being filled; `point` is what remains of it."""
+
+    def point(self) -> Point:
+        """Return its numbers."""
+
+
+S = TypeVar("S", bound=Interval)
+
+
+class Timeline(Generic[S]):
+    """The points of the last `period.seconds`, one per step in which something was recorded.
+
+    >>> timeline = Timeline(Adaptation, Period(seconds=20, step=10))
+    >>> for now in (100, 105, 117):
+    ...     timeline.at(now).add(updates=1, drift=0.5)
+    >>> timeline.points(117), timeline.points(135)
+    ([{'time': 100, 'updates': 2, 'drift': 0.5}, {'time': 110, 'updates': 1, 'drift': 0.5}], [])
+    """
+
+    def __init__(self, make: Callable[[int], S], period: Period) -> None:
+        self.make, self.period = make, period
+        self._closed: deque[Point] = deque(maxlen=period.seconds // period.step)
+        self._open: tuple[int, S] | None = None
+
+    def at(self, now: float) -> S:
+        """The interval of a time; a later time closes the one before."""
+        start = int(now) // self.period.step * self.period.step
+        if self._open is None or self._open[0] != start:
+            if self._open is not None:
+                self._closed.append(self._open[1].point())
+            self._open = (start, self.make(start))
+        return self._open[1]
+
+    def points(self, now: float) -> list[Point]:
+        """The points of the period before a time, the oldest first; the last one may not be complete."""
+        found = [*self._closed, *([] if self._open is None else [self._open[1].point()])]
+        return [point for point in found if point["time"] >= int(now) - self.period.seconds]
+
+
 @dataclass
-class Second:
-    """The answers of one second."""
+class Answers:
+    """The answers of some seconds."""
 
     time: int
     requests: int = 0
     images: int = 0
     entropy: float = 0.0
     confidence: float = 0.0
-    labels: Counter[int] = field(default_factory=Counter)
-    latencies: list[float] = field(default_factory=list)
-    summary: Point | None = None
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LATENCIES))
+
+    def add(self, confidences: Floats, entropies: Floats, latency: float) -> None:
+        """Record the answer to one request."""
+        self.requests += 1
+        self.images += len(entropies)
+        self.entropy += float(entropies.sum())
+        self.confidence += float(confidences.sum())
+        self.latencies.append(latency)
 
     def point(self) -> Point:
         """Return means and quantiles; latencies in milliseconds."""
-        if self.summary is not None:
-            return self.summary
         median, late = np.percentile(self.latencies, (50, 99)) * 1000
         images = max(1, self.images)
         return {
@@ -107,92 +152,83 @@ class Second:
         }
 
 
+@dataclass
+class Adaptation:
+    """The updates of some seconds, and the largest drift in them; None if the method keeps no statistics."""
+
+    time: int
+    updates: int = 0
+    drift: float | None = None
+
+    def add(self, updates: int, drift: float | None) -> None:
+        """Record further updates and the present drift."""
+        self.updates += updates
+        if drift is not None:
+            self.drift = round(max(drift, self.drift or 0.0), 4)
+
+    def point(self) -> Point:
+        """Return the numbers."""
+        return dict(vars(self))
+
+
 class TrafficHistory:
-    """The seconds of the last minutes in which requests were answered. Not thread-safe.
+    """What was answered in the last minutes and in the last hour. Not thread-safe.
 
     >>> history = TrafficHistory(clock=lambda: 100.5)
     >>> history.add(np.array([2]), np.array([0.9]), np.array([0.3]), latency=0.012)
-    >>> history.points()[0]["p50_ms"], history.class_mix()
-    (12.0, {2: 1})
+    >>> history.points()[0]["p50_ms"], history.points("1h")[0]["time"], history.class_mix()
+    (12.0, 100, {2: 1})
     """
 
-    def __init__(self, *, seconds: int = LONGEST, clock: Callable[[], float] = time.time) -> None:
-        self.seconds = seconds
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
-        self._seconds: deque[Second] = deque()
-        self._drawn: dict[tuple[int, int], dict[str, str]] = {}
+        self._timelines = {last: Timeline(Answers, period) for last, period in PERIODS.items()}
+        self._labels: deque[tuple[int, Counter[int]]] = deque(maxlen=RECENT + 1)
 
     def add(self, labels: NDArray[np.int64], confidences: Floats, entropies: Floats, *, latency: float) -> None:
         """Record the answer to one request."""
-        now = int(self.clock())
-        if not self._seconds or self._seconds[-1].time != now:
-            if self._seconds:
-                last = self._seconds[-1]
-                last.summary, last.latencies = last.point(), []
-            self._seconds.append(Second(now))
-            self._forget(now)
-        second = self._seconds[-1]
-        second.requests += 1
-        second.images += len(labels)
-        second.entropy += float(entropies.sum())
-        second.confidence += float(confidences.sum())
-        second.labels.update(labels.tolist())
-        second.latencies.append(latency)
+        now = self.clock()
+        for timeline in self._timelines.values():
+            timeline.at(now).add(confidences, entropies, latency)
+        if not self._labels or self._labels[-1][0] != int(now):
+            self._labels.append((int(now), Counter()))
+        self._labels[-1][1].update(labels.tolist())
 
-    def points(self) -> list[Point]:
-        """Return one point per second, the oldest first."""
-        self._forget(int(self.clock()))
-        return [second.point() for second in self._seconds]
+    def points(self, last: Last = "5min") -> list[Point]:
+        """Return one point per step with requests, the oldest first."""
+        return self._timelines[last].points(self.clock())
 
-    def class_mix(self, last: int = 60) -> dict[int, int]:
-        """Count how often each class was predicted in the last seconds."""
-        since = self.clock() - last
+    def class_mix(self, seconds: int = RECENT) -> dict[int, int]:
+        """Count how often each class was predicted in the last seconds, at most `RECENT`."""
+        since = self.clock() - seconds
         total: Counter[int] = Counter()
-        for second in self._seconds:
-            if second.time >= since:
-                total += second.labels
+        for second, labels in self._labels:
+            if second >= since:
+                total += labels
         return dict(sorted(total.items()))
 
-    def figures(self, width: int) -> dict[str, str]:
-        """Draw every chart as SVG, once a second for each width; none if there were no requests."""
-        now = int(self.clock())
-        if (now, width) not in self._drawn:
-            self._drawn = {key: drawn for key, drawn in self._drawn.items() if key[0] == now}
-            points = [point for point in self.points() if point["time"] < now]  # this second is not complete
-            self._drawn[now, width] = {name: draw(name, points, now, width) for name in CHARTS if points}
-        return self._drawn[now, width]
 
-    def _forget(self, now: int) -> None:
-        while self._seconds and self._seconds[0].time < now - self.seconds:
-            self._seconds.popleft()
+class AdaptationHistory:
+    """Updates and drift of the last minutes and of the last hour, from the counters as they are at some times.
 
+    >>> history = AdaptationHistory(clock=lambda: 100.5)
+    >>> history.add(updates=7, drift=0.25)
+    >>> history.add(updates=9, drift=0.5)
+    >>> history.points()
+    [{'time': 100, 'updates': 2, 'drift': 0.5}]
+    """
 
-def draw(name: str, points: Sequence[Point], now: int, width: int) -> str:
-    """Draw a chart of some points up to now; its line breaks where there were no requests."""
-    shown = min(LONGEST, max(SHORTEST, now - points[0]["time"]))
-    rows: list[Point] = []
-    for point in points:
-        if rows and point["time"] - rows[-1]["time"] > GAP:
-            rows.append({"time": rows[-1]["time"]})
-        rows.append(point)
-    ago = tuple(row["time"] - now for row in rows)
-    series = [
-        Series(label, ago, tuple(row.get(key, math.nan) for row in rows), colour)
-        for (label, key), colour in zip(CHARTS[name].items(), COLOURS, strict=False)
-    ]
-    latest = " and ".join(f"{points[-1][key]:.3g}" for key in CHARTS[name].values())
-    return lines(
-        series,
-        title=f"{name}: now {latest}",
-        spans=[Span(-shown, 0, "")],
-        x_ticks=[(-shown, _ago(shown)), (-shown / 2, _ago(shown / 2)), (0, "now")],
-        x_unit="s ago",
-        y_top=1.0 if name == "confidence" else None,
-        legend=False,  # the page's caption names the lines
-        width=width,
-        height=120,
-    )
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._updates: int | None = None
+        self._timelines = {last: Timeline(Adaptation, period) for last, period in PERIODS.items()}
 
+    def add(self, updates: int, drift: float | None) -> None:
+        """Record the counter of updates, which a rollback lowers, and the drift."""
+        before, self._updates = updates if self._updates is None else self._updates, updates
+        for timeline in self._timelines.values():
+            timeline.at(self.clock()).add(max(0, updates - before), drift)
 
-def _ago(seconds: float) -> str:
-    return f"{seconds:.0f} s ago" if seconds < 120 else f"{seconds / 60:.3g} min ago"
+    def points(self, last: Last = "5min") -> list[Point]:
+        """Return one point per step, the oldest first."""
+        return self._timelines[last].points(self.clock())

@@ -1,6 +1,6 @@
 """Prometheus metrics: the service's counters, collected on each scrape, and the latency of requests."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -8,9 +8,12 @@ from prometheus_client.registry import Collector
 
 from resitta.monitor.shadow.records import METRICS, ShadowStats, shadow_metrics
 from resitta.serve.service import Service
+from resitta.serve.stream_rows import StreamRow, owner
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 NATS = (0.1, 0.3, 1, 2, 4, 8)
+MOST_STREAMS = 100
+"""Streams of a fleet with series of their own."""
 COUNTED = {
     "learned": "Images learned from.",
     "dropped": "Images predicted but not learned from, because the learning queue was full.",
@@ -57,6 +60,31 @@ class ServiceCollector(Collector):
         yield drift
         if stats.shadow is not None:
             yield from shadow_families(stats.shadow)
+        if (rows := service.streams()) is not None:
+            yield from stream_families(rows)
+
+
+def stream_families(rows: Sequence[StreamRow]) -> Iterator[Metric]:
+    """The metrics of a fleet.
+
+    Only streams that clients with the token have named have series of their own, `MOST_STREAMS` at most: a database of
+    metrics keeps every name for good, and clients without the token could invent any number of them.
+    """
+    counted = {
+        "resitta_streams": ("Streams, in memory or in the folder.", len(rows)),
+        "resitta_streams_in_memory": ("Streams in memory.", sum(row.in_memory for row in rows)),
+        "resitta_streams_paused": ("Streams that are not learned from.", sum(not row.learning for row in rows)),
+    }
+    for name, (text, value) in counted.items():
+        yield GaugeMetricFamily(name, text, value=value)
+    samples = CounterMetricFamily("resitta_stream_images", "Images learned from.", labels=["stream"])
+    drift = GaugeMetricFamily("resitta_stream_drift", "Drift, in units of the source's spread.", labels=["stream"])
+    entropy = GaugeMetricFamily("resitta_stream_entropy_nats", "Mean entropy of all predictions.", labels=["stream"])
+    for row in [row for row in rows if not owner(row.name)][:MOST_STREAMS]:
+        for family, number in ((samples, row.samples), (drift, row.drift), (entropy, row.mean_entropy)):
+            if number is not None:
+                family.add_metric([row.name], number)
+    yield from (samples, drift, entropy)
 
 
 def shadow_families(shadow: ShadowStats) -> Iterator[Metric]:

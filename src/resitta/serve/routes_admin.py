@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 
 from resitta.report.pictures import data_uri, to_pixels
 from resitta.serve import schema
+from resitta.serve.learning import Task
 from resitta.serve.service import Service
-from resitta.serve.writer import Task
 
 SHOWN = 128
 """Images of the memory that are shown, the youngest first."""
@@ -21,6 +21,8 @@ CONTROLS: dict[Task, str] = {
     "reset": "Go back to the source model.",
     "snapshot": "Save the state now.",
 }
+"""The tasks without arguments but the stream that they concern."""
+StreamQuery = Annotated[str | None, Query(description="Of a fleet: the one stream, as GET /streams names it.")]
 
 
 class AdminRoutes:
@@ -35,9 +37,10 @@ class AdminRoutes:
         router = APIRouter(responses=schema.refusals(401, 403, 503, 507))
         for task, text in CONTROLS.items():
             change = partial(self._change, task)
-            router.post(f"/{task}", response_model=schema.State, name=task, description=text)(change)
+            options: dict[str, Any] = {"response_model": schema.State, "responses": schema.refusals(404, 409, 422)}
+            router.post(f"/{task}", name=task, description=text, **options)(change)
         router.post("/rollback", response_model=schema.RolledBack, responses=schema.refusals(409, 422))(self.rollback)
-        router.get("/bank", response_model=list[schema.Sample])(self.bank)
+        router.get("/bank", response_model=list[schema.Sample], responses=schema.refusals(404, 409, 422))(self.bank)
         return router
 
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
@@ -45,15 +48,16 @@ class AdminRoutes:
         done = await self._ask("rollback", version)
         return {**done, "learning": not self.writer.report().paused}
 
-    async def bank(self) -> list[dict[str, Any]]:
-        """Return the samples in the memory, the youngest first."""
-        images, labels, ages, entropies = await self._ask("bank", SHOWN)
+    async def bank(self, stream: StreamQuery = None) -> list[dict[str, Any]]:
+        """Return the samples in the memory, of a fleet in that of one stream, the youngest first."""
+        of_stream = self.service.task_arguments(stream)
+        images, labels, ages, entropies = await self._ask("bank", SHOWN, *of_stream)
         pictures = await asyncio.to_thread(lambda: [data_uri(pixels) for pixels in to_pixels(images)])
         rows = zip(pictures, labels, ages, entropies, strict=True)
         return [dict(zip(("image", "label", "age", "entropy"), row, strict=True)) for row in rows]
 
-    async def _change(self, task: Task) -> dict[str, Any]:
-        await self._ask(task)
+    async def _change(self, task: Task, stream: StreamQuery = None) -> dict[str, Any]:
+        await self._ask(task, *self.service.task_arguments(stream))
         report = self.writer.report()
         return {"version": report.version, "learning": not report.paused}
 

@@ -16,12 +16,11 @@ from resitta.serve.routes_predict import (
     INLINE_LOGITS,
     PredictRoutes,
     Scores,
-    StreamHeader,
     call,
     to_floats,
 )
 from resitta.serve.security import client_of
-from resitta.serve.stream_priors import stream_name
+from resitta.serve.stream_names import StreamName
 from resitta.serve.tensors import INPUT, OUTPUTS, Wanted, write_answer
 
 JSON_LENGTH = "Inference-Header-Content-Length"
@@ -74,10 +73,10 @@ class V2Routes:
         images = {"name": INPUT, "datatype": "FP32", "shape": [-1, 3, side, side]}
         return {"name": name, "platform": "resitta", "inputs": [images], "outputs": outputs}
 
-    async def infer(self, name: str, request: Request, x_stream: StreamHeader = None) -> Response:
+    async def infer(self, name: str, request: Request, stream: StreamName) -> Response:
         """Predict images, and learn from them."""
         self._check(name)
-        start, client, stream, predict = time.perf_counter(), client_of(request), stream_name(x_stream), self.predict
+        start, client, predict = time.perf_counter(), client_of(request), self.predict
         async with asyncio.timeout(predict.limits.answer_timeout):
             with predict.budget.request(client) as take:
                 body = await read_bytes(request, predict.limits, take)

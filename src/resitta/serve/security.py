@@ -26,6 +26,8 @@ from resitta.serve.metrics import ServiceMetrics
 SHORTEST = 16
 PORTS = {"http": 80, "https": 443}
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
+TOKEN_KEY = "token:"
+"""How the key of the client begins that sends the service's token."""
 PREFIX = 64
 """Bits of an IPv6 address that identify a client: one host owns all addresses of its /64 network."""
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
@@ -68,7 +70,7 @@ def client_of(request: Request) -> str:
     state = request.app.state
     scheme, _, sent = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and same(sent.strip(), state.token):
-        return f"token:{hashlib.sha256(state.token.encode()).hexdigest()[:12]}"
+        return f"{TOKEN_KEY}{hashlib.sha256(state.token.encode()).hexdigest()[:12]}"
     peer = request.client.host if request.client else ""
     return address_key(_forwarded(request, state.limits.proxies) or peer)
 

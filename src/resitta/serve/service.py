@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -12,14 +12,17 @@ from torch import Tensor
 from resitta.adapter import Adapter
 from resitta.checkpoint.state_lock import Claim
 from resitta.errors import BadSetting
+from resitta.fleets.files import SUFFIX
 from resitta.monitor.shadow import Answered, FeedbackCount
 from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import Report, Task
 from resitta.serve.reader import Answer, Predict, Reader
 from resitta.serve.settings import Limits
 from resitta.serve.storage import StateFolder
 from resitta.serve.stream_priors import StreamPriors
-from resitta.serve.writer import Report, Task, Writer
+from resitta.serve.stream_rows import StreamRow
+from resitta.serve.writer import Writer
 
 MOST_DIGITS = 16
 """Digits of an image's number."""
@@ -79,24 +82,29 @@ class Service:
         names: Sequence[str] = (),
         connect: Connect = connect_threads,
     ) -> None:
-        self.adapter = adapter
         adapter.corrects = False  # answers are made of the published weights, outside the adapter's calls
-        self.size = size
-        self.limits = limits or Limits()
+        self._prepare(adapter, size, limits, names)
+        self.claim = Claim(state)
+        try:
+            self.folder = StateFolder(state, keep=self.limits.keep)
+            refuse_streams(state)
+            learner, predicts = connect(adapter, self.folder, self.limits, self.events)
+        except BaseException:
+            self.claim.release()
+            raise
+        self._use(learner, predicts, StreamPriors.of(adapter.method, most=self.limits.streams))
+
+    def _prepare(self, adapter: Adapter, size: int, limits: Limits | None, names: Sequence[str]) -> None:
+        self.adapter, self.size, self.limits, self.events = adapter, size, limits or Limits(), Events()
         classes = self._count_classes()
         if names and len(names) != classes:
             raise BadSetting(f"the model has {classes} classes, found {len(names)} names; give one for each")
         self.names = tuple(names) or tuple(str(label) for label in range(classes))
-        self.events = Events()
-        self.claim = Claim(state)
-        try:
-            self.folder = StateFolder(state, keep=self.limits.keep)
-            self.writer, predicts = connect(adapter, self.folder, self.limits, self.events)
-        except BaseException:
-            self.claim.release()
-            raise
-        self.priors = StreamPriors.of(adapter.method, most=self.limits.streams)
-        self.readers = [Reader(predict, self.limits, self.priors, self._watch) for predict in predicts]
+
+    def _use(self, learner: LearnerService, predicts: Sequence[Predict], priors: StreamPriors | None) -> None:
+        """Make a reader for each function that predicts."""
+        self.writer, self.priors = learner, priors
+        self.readers = [Reader(predict, self.limits, priors, self._watch) for predict in predicts]
 
     def start(self) -> None:
         """Start learning and predicting."""
@@ -113,7 +121,7 @@ class Service:
         finally:
             self.claim.release()
 
-    def __enter__(self) -> "Service":
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -147,6 +155,20 @@ class Service:
         shadow.report(self.adapter.emit)
         return count
 
+    def streams(self) -> list[StreamRow] | None:
+        """A row of numbers for each stream, if it serves a fleet."""
+        return None
+
+    def stream_of(self, client: str, stream: str) -> str:
+        """The name among the streams of all clients of one that a client calls so; the empty one without a fleet."""
+        return ""
+
+    def task_arguments(self, stream: str | None) -> tuple[str, ...]:
+        """The arguments of a task that concerns all streams, or one."""
+        if stream is not None:
+            raise Refused(409, "this service learns from all requests as one stream; leave out stream=")
+        return ()
+
     def _watch(self, images: Tensor, logits: Tensor) -> tuple[Tensor, Answered | None]:
         """Compare with the source, if there is a shadow."""
         shadow = self.adapter.shadow
@@ -170,6 +192,11 @@ class Service:
     def predicted(self) -> int:
         """Images that were predicted since the start."""
         return sum(reader.predicted for reader in self.readers)
+
+    def summary(self) -> str:
+        """Where it continues."""
+        report = self.writer.report()
+        return f"version {report.version}, {report.stats.samples} samples"
 
     def stats(self) -> dict[str, Any]:
         """The state of the service as JSON. Never waits for the writer."""
@@ -204,6 +231,12 @@ class Service:
             grey = torch.full((1, 3, self.size, self.size), 0.5, device=adapter.source.device)
             logits: Tensor = adapter(grey)
         return logits.shape[1]
+
+
+def refuse_streams(state: Path) -> None:
+    """Refuse to keep a single state where a fleet keeps its streams: it would begin anew without notice."""
+    if any(state.glob(f"stream-*{SUFFIX}")):
+        raise BadSetting(f"{state} holds the streams of a fleet; serve it with --fleet, or choose another folder")
 
 
 def number_of(name: str, epoch: str) -> int:

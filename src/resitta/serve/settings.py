@@ -37,7 +37,9 @@ class Limits:
         keep: Snapshots to keep.
         proxies: Trusted proxies in front of the service, which append a client's address to X-Forwarded-For.
         clients: Clients tracked for learning; beyond these the least recently active one is removed.
-        streams: Streams (header X-Stream) whose label prior is remembered, with label_prior=temporal.
+        streams: With --fleet, streams of clients without the token that are kept, in memory and in the folder: beyond
+            these, the client with the most of them loses the one that it has not used for longest. Without, streams
+            (header X-Stream) whose label prior is remembered, with label_prior=temporal.
     """
 
     max_body: int = setting(32 * 2**20, at_least=1)

@@ -32,6 +32,14 @@ class StateFolder:
         """The versions of all snapshots, readable or not, the oldest first."""
         return sorted(int(file.stem.removeprefix("state-")) for file in saved(self.path))
 
+    def times(self) -> dict[int, float]:
+        """When each snapshot was written, in seconds since 1970."""
+        found: dict[int, float] = {}
+        for version in self.versions():
+            with suppress(OSError):  # it may be removed meanwhile
+                found[version] = self._file(version).stat().st_mtime
+        return found
+
     def save(self, adapter: Adapter, version: int) -> None:
         """Write a snapshot; remove the oldest ones, and those of later versions, which were rolled back."""
         adapter.save(self._file(version))
@@ -72,17 +80,44 @@ class StateFolder:
         return self.path / NAME.format(f"{version:010}")
 
 
+class SaveFailures:
+    """Counts what could not be written. One event tells the first of several, so that a full disk pushes out no others.
+
+    >>> failures = SaveFailures(Events())
+    >>> failures.add(OSError("disk full"))
+    >>> failures.end("all saved")
+    >>> failures.count, [event.text for event in failures.events.newest()]
+    (1, ['saving works again, all saved', 'the state is not saved: disk full'])
+    """
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.count = 0
+        self._last = False
+
+    def add(self, error: Exception) -> None:
+        """Report an error; predictions and learning do not depend on it."""
+        self.count += 1
+        logger.error("the state was not saved, the service continues: %s", error)
+        if not self._last:
+            self.events.add("failure", f"the state is not saved: {error}"[:300])
+        self._last = True
+
+    def end(self, what: str) -> None:
+        """Report that something was saved, if saving failed before."""
+        if self._last:
+            self.events.add("control", f"saving works again, {what}")
+        self._last = False
+
+
 class Saver:
     """Saves an adapter periodically, and on request. Only the writer's thread may use it."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, events: Events, *, every: float, version: int) -> None:
         self.adapter = adapter
         self.folder = folder
-        self.events = events
         self.every = every
-        self.failed = 0
-        """How many snapshots could not be written."""
-        self._fails = False
+        self.failures = SaveFailures(events)
         self._saved = self._state(version)
         self._due = time.monotonic() + every
 
@@ -102,16 +137,10 @@ class Saver:
             if state != self._saved or not self.folder.versions():
                 self.folder.save(self.adapter, version)
                 self._saved = state
-        except Exception as error:  # predictions and learning do not depend on it
-            self.failed += 1
-            logger.error("the state was not saved, the service continues: %s", error)
-            if not self._fails:  # one event, so that a full disk does not push out all others
-                self.events.add("failure", f"the state is not saved: {error}"[:300])
-            self._fails = True
+        except Exception as error:
+            self.failures.add(error)
             return error
-        if self._fails:
-            self.events.add("control", f"saving works again, version {version} saved")
-        self._fails = False
+        self.failures.end(f"version {version} saved")
         return None
 
     def _state(self, version: int) -> tuple[int, int, bool]:

@@ -1,6 +1,5 @@
 """Label priors of a service: one for each stream that a client names, since several streams are no stream."""
 
-import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -9,14 +8,12 @@ import torch
 from torch import Tensor
 
 from resitta.method import Method
-from resitta.serve.http_errors import Refused
 from resitta.training.label_prior import Lookahead, TemporalPrior
 
 Stream = tuple[str, str]
 """A client and the name that it gave to its stream. Two clients never share one."""
 Correct = Callable[[Tensor], Tensor]
 """From the logits of a batch to those that are answered."""
-NAME = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class StreamPriors:
@@ -79,24 +76,6 @@ class StreamPriors:
         """A client that invents names must not displace the streams of others."""
         [(greedy, _)] = Counter(client for client, _ in self._priors).most_common(1)
         del self._priors[next(stream for stream in self._priors if stream[0] == greedy)]
-
-
-def stream_name(header: str | None) -> str:
-    """Check the name of a stream, from the header X-Stream; the empty name is that of no stream.
-
-    >>> stream_name("camera-3"), stream_name(None)
-    ('camera-3', '')
-    >>> stream_name("camera 3")
-    Traceback (most recent call last):
-        ...
-    resitta.serve.http_errors.Refused: X-Stream must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -, found 'camera 3'
-    """
-    if header is None:
-        return ""
-    if not NAME.fullmatch(header):
-        wanted = "1 to 64 of the characters A-Z a-z 0-9 . _ : -"
-        raise Refused(400, f"X-Stream must be {wanted}, found {header[:64]!r}")
-    return header
 
 
 def unchanged(logits: Tensor) -> Tensor:

@@ -7,28 +7,24 @@ Readers predict with the published weights, offer the images for learning, and s
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from resitta.adapter import Adapter
-from resitta.errors import BadState, WorkerLost
+from resitta.errors import BadState
 from resitta.method import Learner
-from resitta.monitor.guard.guard_callback import Reason
-from resitta.monitor.stats import Stats
-from resitta.runtime.learn_queue import Counters, LearnQueue, Samples, joined
-from resitta.runtime.learner_thread import LearnerThread
+from resitta.runtime.learn_queue import Samples, joined
 from resitta.runtime.weight_handoff import PublishedNetwork, weights_of
 from resitta.serve.client_screening import ClientScreening
-from resitta.serve.events import Events, Kind, LogEntry
+from resitta.serve.events import Events
 from resitta.serve.http_errors import Refused
+from resitta.serve.learning import REFRESH, Contents, QueueLearner, Report, contents, failure, guard_counts
 from resitta.serve.memory_quotas import Shares
 from resitta.serve.reader import Predicted
 from resitta.serve.settings import Limits
@@ -37,54 +33,16 @@ from resitta.serve.stream_priors import Correct, unchanged
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Task = Literal["pause", "resume", "reset", "snapshot", "rollback", "bank"]
-"""The tasks of a writer: the names of its methods."""
-REFRESH = 0.25
-"""Seconds between two updates of the statistics, which cost too much to compute after every image."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """The state of a writer.
-
-    `concurrent`: predictions do not wait for updates. For a writer in another process, `writer` is a name that changes
-    with a restart, and `readers` holds the version of each reader.
-    """
-
-    version: int
-    paused: bool
-    concurrent: bool
-    counters: Counters
-    stats: Stats
-    events: list[LogEntry]
-    failed_saves: int
-    guard_fired: dict[str, int]
-    clients: list[dict[str, Any]]
-    muted: frozenset[str]
-    harmful: frozenset[str]
-    writer: str = ""
-    readers: dict[int, int] | None = None
-
-
-class Writer:
+class Writer(QueueLearner):
     """Learns from the images of all clients in turn, in batches."""
 
     def __init__(self, adapter: Adapter, folder: StateFolder, limits: Limits, events: Events) -> None:
         self.adapter = adapter
         adapter.corrects = False  # samples of several streams come in no order; readers correct each stream
+        super().__init__(limits, events, lock=adapter.lock)
         self.folder = folder
-        self.events = events
-        self.queue = LearnQueue(room=limits.learn_queue, batch=limits.learn_batch)
-        self.thread = LearnerThread(
-            self.queue,
-            learn=self._learn,
-            failed=self._pause_after,
-            tick=self._refresh_and_save,
-            every=REFRESH,
-            gather=REFRESH,
-            lock=adapter.lock,
-            name="resitta-writer",
-        )
         self._report_skipped(folder.recover(adapter))
         self.front = PublishedNetwork.of(adapter)
         self._publish(max(folder.versions(), default=0))
@@ -99,19 +57,10 @@ class Writer:
 
     # For other threads.
 
-    def start(self) -> None:
-        """Begin to learn."""
-        self.thread.start()
-
     def close(self) -> None:
         """Finish the step under way, save, and stop; images still waiting are not learned from."""
         self.thread.close()
         self.saver.save(self.version)
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self.thread.alive
 
     def predict(self, images: Tensor, clients: Sequence[str], correct: Correct = unchanged) -> Predicted:
         """Predict with the published weights and queue the images; without them, predict and learn in one step."""
@@ -125,16 +74,6 @@ class Writer:
         muted = self.screening.muted
         return answer, version, [found and name not in muted for found, name in zip(taken, clients, strict=True)]
 
-    def offer(self, images: Tensor, logits: Tensor | None, clients: Sequence[str]) -> list[bool]:
-        """Queue images for learning; return which were taken."""
-        known = [None] * len(images) if logits is None else torch.split(logits, 1)
-        samples = [Samples(*sample) for sample in zip(torch.split(images, 1), known, clients, strict=True)]
-        return self.queue.offer(samples)
-
-    def ask(self, task: Task, *arguments: Any) -> "Future[Any]":
-        """Run a task in the writer's thread, before it learns further."""
-        return self._submit(partial(getattr(self, task), *arguments))
-
     def report(self) -> Report:
         """Return the state of the writer, without waiting for its thread."""
         return Report(
@@ -144,18 +83,12 @@ class Writer:
             counters=self.queue.counters,
             stats=self.stats,
             events=self.events.newest(),
-            failed_saves=self.saver.failed,
+            failed_saves=self.saver.failures.count,
             guard_fired=self.guard_fired,
             clients=self.clients,
             muted=self.screening.muted,
             harmful=self.screening.harmful,
         )
-
-    def _submit(self, action: Callable[[], T]) -> "Future[T]":
-        try:
-            return self.thread.submit(action)
-        except WorkerLost:
-            raise Refused(503, "the service is stopping; try again later") from None
 
     # Tasks: all of them run in the writer's thread.
 
@@ -172,21 +105,18 @@ class Writer:
             self._publish(self.version + 1)
         return logits, version, allowed.tolist()
 
-    def pause(self, reason: str = "learning paused", kind: Kind = "control") -> None:
+    def pause(self) -> None:
         """Stop learning at once; predictions continue."""
-        self.queue.paused = True
-        self.queue.clear()
-        self.events.add(kind, reason)
+        self._pause("learning paused")
 
     def resume(self) -> None:
         """Learn again."""
-        self.queue.paused = False
-        self.events.add("control", "learning resumed")
+        self._resume()
 
     def reset(self) -> int:
         """Go back to the source model, once that is saved, and return the new version."""
         self._replace(self.adapter.reset, "the reset")
-        self.events.add("control", f"reset to the source model, as version {self.version}")
+        self.events.add("reset", f"reset to the source model, as version {self.version}")
         return self.version
 
     def snapshot(self) -> int:
@@ -211,17 +141,12 @@ class Writer:
         except BadState as error:
             raise Refused(409, f"no snapshot can be read: {error}") from error
         self._report_skipped(skipped)
-        self.events.add("control", f"rolled back to version {found}, as version {self.version}")
+        self.events.add("rollback", f"rolled back to version {found}, as version {self.version}")
         return {"version": self.version, "snapshot": found, "skipped": sorted(skipped)}
 
-    def bank(self, most: int) -> tuple[Tensor, list[int], list[int], list[float]]:
-        """Copy the memory of samples: images, labels, ages and entropies, the youngest first."""
-        memory = self.adapter.learner.memory()
-        if memory is None or memory.size == 0:
-            return torch.empty(0, 3, 1, 1), [], [], []
-        order = memory.ages.argsort(kind="stable")[:most]
-        images = memory.samples[order.tolist()].cpu()
-        return images, memory.labels[order].tolist(), memory.ages[order].tolist(), memory.entropies[order].tolist()
+    def bank(self, most: int) -> Contents:
+        """Copy the memory of samples, the youngest first."""
+        return contents(self.adapter, most)
 
     # In the writer's thread.
 
@@ -253,14 +178,13 @@ class Writer:
         except Exception as error:
             logger.exception("the influence of clients cannot be measured; learning continues")
             if not self._attributing_fails:
-                text = f"the influence of clients cannot be measured: {type(error).__name__}: {error}"
-                self.events.add("failure", text[:300])
+                self.events.add("failure", failure("the influence of clients cannot be measured", error))
             self._attributing_fails = True
 
     def _pause_after(self, error: Exception) -> None:
         """Pause learning after an error, such as memory that ran out; predictions continue."""
         logger.error("learning failed and is paused", exc_info=error)
-        self.pause(f"learning failed and is paused: {type(error).__name__}: {error}"[:300], "failure")
+        self._pause(failure("learning failed and is paused", error), "failure")
 
     def _learn_from(self, images: Tensor, logits: Tensor, clients: Sequence[str]) -> None:
         """Learn from existing predictions, if the learner can."""
@@ -325,7 +249,7 @@ class Writer:
         for version, reason in skipped.items():
             self.events.add("failure", f"the snapshot of version {version} was skipped: {reason}"[:300])
 
-    def _refresh_and_save(self) -> None:
+    def _tick(self) -> None:
         now = time.monotonic()
         if now >= self._stats_due:
             self._refresh()
@@ -341,12 +265,7 @@ class Writer:
         except Exception as error:  # predictions and learning do not depend on it
             if not self._stats_fail:
                 logger.exception("the statistics cannot be computed, the service continues")
-                self.events.add("failure", f"the statistics are not updated: {type(error).__name__}: {error}"[:300])
+                self.events.add("failure", failure("the statistics are not updated", error))
             self._stats_fail = True
             return
         self._stats_fail = False
-
-
-def guard_counts(adapter: Adapter) -> dict[str, int]:
-    """How often the guard found each reason: images for "unknown", steps for the others."""
-    return {} if adapter.guard is None else {reason: adapter.guard.totals[reason] for reason in get_args(Reason)}

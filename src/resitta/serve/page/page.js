@@ -7,6 +7,7 @@ const short = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") 
 const MOST_CLASSES = 12;
 let names = [];
 let learning = true;
+let last = "5min"; // what the charts show
 
 const token = byId("token");
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -22,6 +23,16 @@ function element(name, className = "", text = "") {
   if (className) made.className = className;
   made.textContent = text;
   return made;
+}
+
+// A name whose middle gives way where it has no room: its end tells layers apart.
+function namePart(text) {
+  const name = element("span", "name"), dot = text.lastIndexOf(".");
+  const cut = text.length - (dot > 0 && text.length - dot < 16 ? text.length - dot : 8);
+  name.title = text;
+  if (text.length <= 12) name.textContent = text;
+  else name.append(element("span", "head", text.slice(0, cut)), element("span", "tail", text.slice(cut)));
+  return name;
 }
 
 async function call(path, options = {}) {
@@ -71,12 +82,24 @@ onClick(byId("rollback"), () => {
   control(`rollback?version=${version}`, (state) => `Rolled back to version ${version}, as version ${state.version}.`);
 });
 
-function showVersions(versions) {
+// A version with the time of its snapshot, and the day if that is not today.
+function versionText(version, times) {
+  if (!times[version]) return version;
+  const written = new Date(times[version] * 1000), today = written.toDateString() === new Date().toDateString();
+  return `${version} · ${written.toLocaleString([], { timeStyle: "medium", ...(today ? {} : { dateStyle: "short" }) })}`;
+}
+
+function showVersions(versions, times) {
   const select = byId("versions"), newest = [...versions].reverse();
   byId("rollback").disabled = select.disabled = versions.length === 0;
   if (select.dataset.shown === String(newest)) return; // new options would close an open list
   select.dataset.shown = String(newest);
-  select.replaceChildren(...(newest.length ? newest : ["none yet"]).map((version) => element("option", "", version)));
+  const options = newest.map((version) => {
+    const option = element("option", "", versionText(version, times));
+    option.value = version;
+    return option;
+  });
+  select.replaceChildren(...(options.length ? options : [element("option", "", "none yet")]));
 }
 
 function showEvents(events) {
@@ -98,6 +121,26 @@ function showAccounts(stats) {
   byId("accounts").textContent = `Of the images predicted: ${parts.join("; ")}.`;
 }
 
+const listed = (settings) => Object.entries(settings).map(([name, value]) => `${name}=${value}`).join(", ");
+
+function showRuns(stats) {
+  const { settings, guard } = stats, size = `${stats.size}×${stats.size}`;
+  const facts = {
+    model: `${stats.model}, ${stats.names.length} classes, ${size} pixels`,
+    method: [stats.method, listed(settings) || "default settings"].join(", "),
+    guard: guard === null ? "off" : ["on", listed(guard)].filter(Boolean).join(", "),
+    device: `${stats.device}, ${stats.precision}`,
+  };
+  if (byId("runs").dataset.shown === JSON.stringify(facts)) return;
+  byId("runs").dataset.shown = JSON.stringify(facts);
+  byId("runs").replaceChildren(...Object.entries(facts).map(([name, text]) => {
+    const fact = element("span");
+    fact.append(element("b", "", name), ` ${text}`);
+    return fact;
+  }));
+  byId("bound-note").hidden = guard === null;
+}
+
 async function showStats() {
   const stats = await call("stats"), status = byId("status"), drift = Object.entries(stats.adapter.drift);
   ({ names, learning } = stats);
@@ -109,29 +152,44 @@ async function showStats() {
   for (const key of ["predicted", "learned", "version"]) byId(key).textContent = stats[key].toLocaleString("en");
   byId("updates").textContent = stats.adapter.updates.toLocaleString("en");
   showAccounts(stats);
-  showVersions(stats.snapshots);
+  showRuns(stats);
+  showVersions(stats.snapshots, stats.snapshot_times);
   showEvents(stats.events);
-  drawBars(byId("drift"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), "this method does not adapt statistics");
+  drawBars(byId("layers"), drift.map(([name, value]) => [/^\d+$/.test(name) ? `layer ${name}` : name, value, short(value)]), noDrift());
 }
 
 async function showHistory() {
   const { points, classes, time: now } = await call("history");
-  const last = points.filter((point) => point.time >= now - 5 && point.time < now); // the current second is incomplete
-  byId("rate").textContent = short(last.reduce((sum, point) => sum + point.images, 0) / 5);
-  byId("median").textContent = last.length ? `${short(last[last.length - 1].p50_ms)} ms` : "–";
+  const latest = points.filter((point) => point.time >= now - 5 && point.time < now); // the current second is incomplete
+  byId("rate").textContent = short(latest.reduce((sum, point) => sum + point.images, 0) / 5);
+  byId("median").textContent = latest.length ? `${short(latest[latest.length - 1].p50_ms)} ms` : "–";
   showClasses(classes);
-  const figures = await call(`figures?width=${Math.max(280, Math.min(920, byId("entropy").clientWidth))}`);
+  const width = Math.max(280, Math.min(920, byId("entropy").clientWidth));
+  const figures = await call(`figures?width=${width}&last=${last}`);
   for (const box of document.querySelectorAll(".chart")) showFigure(box, figures[box.id]);
+  byId("legend").replaceChildren(drawing(figures.legend));
 }
 
+const drawing = (svg) => new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
+const noRequests = () => `no requests in the last ${last === "1h" ? "hour" : "five minutes"}`;
+const noDrift = () => (byId("streams").hidden ? "this method does not adapt statistics" : "each stream has a drift of its own");
+
 function showFigure(box, svg) {
-  if (!svg) return void box.replaceChildren(element("div", "empty", "no requests in the last five minutes"));
-  const figure = new DOMParser().parseFromString(svg, "image/svg+xml").documentElement;
+  if (!svg) return void box.replaceChildren(element("div", "empty", box.id === "drift" ? noDrift() : noRequests()));
+  const figure = drawing(svg);
   const focused = box.contains(document.activeElement), pointed = box.contains(cursor);
   figure.setAttribute("tabindex", "0");
   box.replaceChildren(figure);
   if (focused) figure.focus();
   if (pointed) showValues(figure, +cursor.getAttribute("x1"));
+}
+
+for (const button of document.querySelectorAll("[data-last]")) {
+  button.addEventListener("click", () => {
+    ({ last } = button.dataset);
+    for (const other of document.querySelectorAll("[data-last]")) other.setAttribute("aria-pressed", String(other === button));
+    showHistory().catch(() => {}); // the next poll reports what is wrong
+  });
 }
 
 // `rows` is a list of [name, value, text].
@@ -143,8 +201,7 @@ function drawBars(box, rows, nothing) {
     const bar = element("div", "bar"), track = element("div", "track"), fill = element("div", "fill");
     fill.style.width = `${(100 * value) / most}%`;
     track.append(fill);
-    bar.append(element("span", "name", name), track, element("span", "value", text));
-    bar.firstChild.title = name;
+    bar.append(namePart(name), track, element("span", "value", text));
     return bar;
   }));
 }
