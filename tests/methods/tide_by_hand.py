@@ -31,9 +31,9 @@ class HandBN(nn.Module):
         assert layer.running_var is not None
         self.source: Moments = layer.running_mean.clone(), layer.running_var.clone()
         self.present = self.prior = self.source
-        self.members: dict[int, list[Moments]] = {}
+        self.members: dict[int, list[tuple[Tensor, Tensor, float]]] = {}
         self.rows: list[int | None] = []
-        self.weigh: Callable[[], tuple[dict[int, float], float]] | None = None
+        self.weigh: Callable[[], tuple[dict[int, float], float, float]] | None = None
         self.by_group = self.own = False
         self.misfits: list[float] | None = None
 
@@ -48,30 +48,60 @@ class HandBN(nn.Module):
             self.take(x.detach())
             if self.by_group:
                 assert None not in self.rows
-                own = [self.mixture({row: float(len(self.members[row]))}) for row in self.rows if row is not None]
+                own = [self.of_group(row) for row in self.rows if row is not None]
                 return torch.cat([self.normalise(sample[None], *s) for sample, s in zip(x, own, strict=True)])
             self.present = self.mixture(self.weigh()[0])
         return self.normalise(x, *(batch if self.own else self.present))
 
     def take(self, x: Tensor) -> None:
+        """Add the samples; if there were more than 2,048 before, these count less."""
         assert self.weigh is not None
+        fade = min(1.0, 2048 / max(1.0, sum(self.count(row) for row in self.members)))
+        self.members = {
+            row: [(first, second, fade * share) for first, second, share in own] for row, own in self.members.items()
+        }
         for sample, row in zip(x, self.rows, strict=True):
             if row is not None:
                 values = sample.reshape(len(sample), -1)
-                self.members.setdefault(row, []).append((values.mean(1), (values**2).mean(1)))
+                self.members.setdefault(row, []).append((values.mean(1), (values**2).mean(1), 1.0))
+
+    def count(self, row: int) -> float:
+        return sum(share for *_, share in self.members[row])
+
+    def row(self, row: int) -> Moments:
+        own, count = self.members[row], self.count(row)
+        return sum(m * share / count for m, _, share in own), sum(m * share / count for _, m, share in own)
 
     def mixture(self, weights: dict[int, float]) -> Moments:
         """m = (S m_source + Σ_k w_k m_k) / (S + Σ_k w_k), of first and second moments."""
         assert self.weigh is not None
-        strength = self.weigh()[1]
+        return self.mixed(weights, self.credible(weights))
+
+    def of_group(self, row: int) -> Moments:
+        assert self.weigh is not None
+        return self.mixed({row: self.count(row)}, self.weigh()[1])
+
+    def mixed(self, weights: dict[int, float], strength: float) -> Moments:
         total = strength + sum(weights.values())
         mean = strength * self.prior[0] / total
         square = strength * (self.prior[1] + self.prior[0] ** 2) / total
         for row, weight in weights.items():
-            own = self.members[row]
-            mean = mean + weight / total * sum(first for first, _ in own) / len(own)
-            square = square + weight / total * sum(second for _, second in own) / len(own)
+            first, second = self.row(row)
+            mean, square = mean + weight / total * first, square + weight / total * second
         return mean, square - mean**2
+
+    def credible(self, weights: dict[int, float]) -> float:
+        """S = min(64, noise / (M - noise / W)), with the misfit M of the samples alone."""
+        assert self.weigh is not None
+        _, strength, noise = self.weigh()
+        weight = sum(weights.values())
+        if not weight:
+            return strength
+        mean, var = self.mixed(weights, 0.0)
+        std = self.prior[1].sqrt()
+        apart = float((((mean - self.prior[0]) / std) ** 2 + (var.clamp(min=1e-8).sqrt() / std - 1) ** 2).mean())
+        shift = apart - noise / weight
+        return min(strength, noise / shift) if shift > 0 else strength
 
     def normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         shape = [1, -1] + [1] * (x.ndim - 2)
@@ -95,6 +125,7 @@ class HandTide:
     model: nn.Module
     classes: int
     strength: float = 64.0
+    noise: float = 0.8
     quota: float = 4.0
     ceiling: float = 96.0
     change_bound: float | None = 2.4
@@ -139,26 +170,28 @@ class HandTide:
         with torch.no_grad():
             predicted: Tensor = self.net(images)
         labels = predicted.argmax(1).tolist()
-        rows = image_signature(images).double().numpy()
+        rejected = self.rejected(images)
+        known = [i for i in range(len(images)) if not rejected[i]]
+        rows = image_signature(images[known]).double().numpy()
         before = len(self.changes.found)
         found = self.changes.run(rows)[before:]
-        first = max(0, found[-1][0] - self.images) if found else 0
+        later = known[max(0, found[-1][0] - self.images) :] if found else known
+        first = later[0] if found else 0
         if found:
-            self.enter(found[0], found[-1][0], images[first:])
+            self.enter(found[0], found[-1][0], images[later])
         elif self.known is None and 32 <= len(self.changes.domain) <= 160:
             self.recall()
-        if self.mixed(rows[first:]):
+        if self.mixed(rows[len(known) - len(later) :]):
             self.counted["regrouped"] += 1
             self.remembered, self.known = [], None
             self.begin(afresh=not self.mixed.on)
-        rejected = self.rejected(images)
         kept = [i >= first and not rejected[i] for i in range(len(images))]
-        self.latest = [*self.latest, *labels][-64:]
+        self.latest = [*self.latest, *(labels[i] for i in known)][-64:]
         shares = [count / len(self.latest) for count in Counter(self.latest).values()]
-        diverse = math.exp(-sum(p * math.log(p) for p in shares)) / min(self.classes, len(self.latest))
+        diverse = math.exp(-sum(p * math.log(p) for p in shares)) / max(1, min(self.classes, len(self.latest)))
         answer = self.answer(images, predicted, labels, kept, diverse > self.diversity)
         self.seen += len(images) - first
-        self.images += len(images)
+        self.images += len(known)
         self.learn_from(images, predicted, rejected, first, diverse)
         return answer
 
@@ -208,19 +241,19 @@ class HandTide:
     def observed(self, images: Tensor, rows: list[int], kept: list[bool], *, by_group: bool = False) -> Tensor:
         for layer in self.layers:
             layer.rows = [row if k else None for row, k in zip(rows, kept, strict=True)]
-            layer.weigh, layer.by_group = lambda: (self.weights(), self.weight), by_group
+            layer.weigh, layer.by_group = lambda: (self.weights(), self.weight, self.noise), by_group
         with torch.no_grad():
             newer: Tensor = self.net(images)
         if by_group:
             for layer in self.layers:
-                layer.present = layer.mixture({row: float(len(own)) for row, own in layer.members.items()})
+                layer.present = layer.mixture({row: layer.count(row) for row in layer.members})
         for layer in self.layers:
             layer.weigh, layer.by_group = None, False
         return newer
 
     def weights(self) -> dict[int, float]:
         """w_k = W min(n_k, 4) / Σ_j min(n_j, 4), 1/W = (1/P - 1/K) / 4 + 1 / min(N, 96), 1/P = Σ (n_k / N)²."""
-        counts = {row: len(own) for row, own in self.layers[0].members.items()}
+        counts = {row: self.layers[0].count(row) for row in self.layers[0].members}
         if not counts:
             return {}
         n = sum(counts.values())

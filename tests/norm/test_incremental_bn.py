@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from resitta.norm.incremental_bn import (
     IncrementalBN,
     Observation,
-    class_weights,
     each_pooled,
     incremental_layers,
     measuring,
@@ -21,6 +20,7 @@ from resitta.norm.incremental_bn import (
     observing,
     own_statistics,
     pooled,
+    prior_strength,
 )
 
 Case = tuple[_BatchNorm, Tensor]
@@ -28,34 +28,8 @@ Formula = Callable[[_BatchNorm, Tensor, Tensor, Tensor], Tensor]
 Floats = NDArray[np.float64]
 ROWS = 3
 STRENGTH = 2.5
-
-
-def total_weight(counts: list[int], quota: float, ceiling: float) -> float:
-    """1/W = (1/P - 1/K) / quota + 1 / min(N, ceiling), with 1/P = Σ (n/N)²."""
-    n = sum(counts)
-    alike = sum((count / n) ** 2 for count in counts)
-    return 1 / (max(0.0, alike - 1 / len(counts)) / quota + 1 / min(n, ceiling))
-
-
-@given(
-    st.lists(st.integers(0, 500), min_size=2, max_size=12).filter(any),
-    st.floats(0.5, 20),
-    st.floats(1, 200),
-    st.integers(0, 3),
-)
-@settings(deadline=None, max_examples=100)
-def test_weights_of_classes_by_the_formula(counts: list[int], quota: float, ceiling: float, beyond: int) -> None:
-    """Rows beyond the classes have no samples and make no difference."""
-    rows = torch.tensor([*counts, *[0] * beyond], dtype=torch.float64)
-    found = class_weights(rows, classes=len(counts), quota=quota, ceiling=ceiling)
-    shares = [min(count, quota) for count in counts]
-    total = total_weight(counts, quota, ceiling)
-    expected = [total * share / sum(shares) for share in shares]
-    torch.testing.assert_close(found, torch.tensor([*expected, *[0.0] * beyond], dtype=torch.float64))
-
-
-def test_classes_without_samples_weigh_nothing() -> None:
-    assert class_weights(torch.zeros(4), classes=4, quota=4.0, ceiling=96.0).tolist() == [0] * 4
+FIRM = 1e9
+"""So much noise that the prior statistics always count as `STRENGTH` samples."""
 
 
 def mixture(rows: Floats, weights: Floats, prior: Floats, strength: float) -> Floats:
@@ -103,6 +77,26 @@ def test_the_misfit_by_hand() -> None:
     assert misfit(found, torch.zeros(2, 2)).isfinite()
 
 
+@given(st.integers(0, 10**6), st.floats(0.1, 5), st.floats(0.01, 3))
+@settings(deadline=None, max_examples=50)
+def test_the_strength_of_the_prior_is_that_of_james_and_stein(seed: int, scale: float, noise: float) -> None:
+    rng = np.random.default_rng(seed)
+    means, variances = scale * rng.normal(size=(3, 6)), rng.gamma(2.0, size=(3, 6))
+    rows, weights = np.stack((means, variances + means**2), axis=1), rng.gamma(1.0, size=3) * 10
+    prior = np.stack((np.zeros(6), np.ones(6)))
+    mean, variance = mixture(rows, weights, prior, 0.0)
+    shift = (mean**2 + (np.sqrt(variance) - 1) ** 2).mean() - noise / weights.sum()
+    expected = 64.0 if shift <= 0 else min(64.0, noise / shift)
+    given_rows, given_weights, given_prior = (torch.from_numpy(values) for values in (rows, weights, prior))
+    found = prior_strength(given_rows, given_weights, given_prior, torch.tensor(64.0).double(), noise)
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_samples_the_prior_has_its_full_strength() -> None:
+    rows, prior = torch.zeros(3, 2, 4), torch.ones(2, 4)
+    assert prior_strength(rows, torch.zeros(3), prior, torch.tensor(64.0), 0.8) == 64
+
+
 def numbers(x: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The first and second moments of each sample over its positions."""
     return [(s.flatten(1).mean(1), s.flatten(1).square().mean(1)) for s in (x if x.ndim > 2 else x[..., None])]
@@ -111,9 +105,8 @@ def numbers(x: Tensor) -> list[tuple[Tensor, Tensor]]:
 def observation(rows: Sequence[int | None], groups: Tensor | None = None) -> Observation:
     """Samples in rows, None for one that is left out; weights that are not the counts."""
     assignment = torch.tensor([[float(row == number) for row in rows] for number in range(ROWS)]).double()
-    added = torch.tensor([sum(row == number for row in rows) for number in range(ROWS)])
-    weights = torch.tensor([0.5, 2.0, 3.0]).double()
-    return Observation(assignment, added, weights, torch.tensor(STRENGTH).double(), groups)
+    weights, one = torch.tensor([0.5, 2.0, 3.0]).double(), torch.tensor(1.0).double()
+    return Observation(assignment, one, weights, STRENGTH * one, FIRM, groups)
 
 
 def statistics(layer: IncrementalBN) -> Tensor:

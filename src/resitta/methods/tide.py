@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from resitta.memory.entrobank import IndexedEntroBank
 from resitta.memory.memory import Storage
 from resitta.method import Learner, Method, graphed, register
+from resitta.norm.domain_counts import DomainCounts
 from resitta.norm.incremental_bn import (
     IncrementalBN,
-    Observation,
-    class_weights,
     incremental_layers,
     measuring,
     observing,
@@ -36,6 +34,7 @@ from resitta.training.self_training import Anchor
 from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
 
 logger = logging.getLogger(__name__)
+Ints = NDArray[np.int64]
 
 ROWS = 128
 """With more classes than this, some share a row of statistics: class c has row c mod 128."""
@@ -73,7 +72,10 @@ class Tide(Method):
     label_prior: Literal["none", "temporal"] = setting(
         "temporal", doc="correct predictions by what the images before tell, where neighbours share a class"
     )
-    strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count")
+    strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count at most")
+    noise: float = setting(
+        0.8, above=0, doc="the less, the sooner the source statistics give way to samples far from them"
+    )
     quota: float = setting(4.0, above=0, doc="as how many samples the images of a single class count at most")
     ceiling: float = setting(96.0, above=0, doc="as how many samples those of all classes count at most")
     change_bound: float | None = setting(
@@ -81,7 +83,7 @@ class Tide(Method):
     )
     domains: int = setting(16, at_least=1, doc="how many domains are remembered")
     recall_bound: float = setting(1.0, at_least=0, doc="how near the signature of a remembered domain must be")
-    recalled_strength: float = setting(256.0, above=0, doc="as how many samples its statistics count then")
+    recalled_strength: float = setting(256.0, above=0, doc="as how many samples its statistics count then at most")
     groups: int = setting(
         4, at_least=0, at_most=ROWS, doc="groups of images when domains come side by side; 0 for none"
     )
@@ -114,9 +116,6 @@ class TideLearner(Learner):
     learns_from_predictions = True
     revises = True
 
-    counts: Tensor
-    strength: Tensor
-
     def __init__(self, method: Tide, network: Network, generator: torch.Generator) -> None:
         super().__init__()
         self.method = method
@@ -139,10 +138,10 @@ class TideLearner(Learner):
         self.mirrored = MirroredView().to(network.device)
         self.seen = 0
         self.credit = 0.0
-        self.latest: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        precision = torch.promote_types(network.dtype, torch.float32)
-        self.register_buffer("counts", torch.zeros(rows, dtype=torch.int64, device=network.device))
-        self.register_buffer("strength", torch.tensor(method.strength, dtype=precision, device=network.device))
+        self.latest: Ints = np.zeros(0, dtype=np.int64)
+        weighing = {"quota": method.quota, "ceiling": method.ceiling, "noise": method.noise}
+        self.counts = DomainCounts(rows, classes=self.classes, **weighing).to(network.device, network.dtype)
+        self.counts.begin(method.strength)
 
     @property
     def _layers(self) -> list[IncrementalBN]:
@@ -161,16 +160,17 @@ class TideLearner(Learner):
 
         Images of the domain before, at the beginning of a batch, have none: NaN.
         """
-        signatures, labels = self._described(images, logits)
+        screened = self.bank.screened(images, logits)
+        signatures, labels, places = self._described(images, screened)
         change = self.changes(signatures)
-        start = 0 if change is None else max(0, change.start)
+        first = 0 if change is None else max(0, change.start)
+        start = 0 if change is None else int(places[first])
         if change is not None:
-            self._enter(change, images[start:])
+            self._enter(change, images[places[first:]])
         elif self.past.present is None and LEAST <= self.changes.seen <= RECOGNISED:
             self._recall()
-        if self.mixed(signatures[start:]):
+        if self.mixed(signatures[first:]):
             self._regroup()
-        screened = self.bank.screened(images, logits)
         kept = screened.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
         diversity = self._diversity(labels)
         newer = self._observed(images, logits, kept, diverse=diversity > self.method.diversity)
@@ -198,7 +198,7 @@ class TideLearner(Learner):
     @graphed
     def observe(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their classes; return the logits that follow."""
-        batch = self._observation(logits.argmax(dim=1) % self.classes, kept)
+        batch = self.counts.add(logits.argmax(dim=1) % self.classes, kept)
         with torch.no_grad(), observing(self.network, batch):
             return self.network(images)
 
@@ -206,18 +206,8 @@ class TideLearner(Learner):
     def observe_groups(self, images: Tensor, logits: Tensor, kept: Tensor) -> Tensor:
         """Add samples to the rows of their groups; return logits by the statistics of these."""
         groups = self.mixed.group_of(image_signature(self.network.pixels(images)))
-        with torch.no_grad(), observing(self.network, self._observation(groups, kept, by_group=True)):
+        with torch.no_grad(), observing(self.network, self.counts.add(groups, kept, by_group=True)):
             return self.network(images)
-
-    def _observation(self, rows: Tensor, kept: Tensor, *, by_group: bool = False) -> Observation:
-        """Which sample belongs to which row, and what rows weigh with these samples; they are counted."""
-        assignment = F.one_hot(rows, len(self.counts)).T * kept
-        added, method = assignment.sum(dim=1), self.method
-        counts = self.counts.add_(added).to(torch.promote_types(self.strength.dtype, torch.float32))
-        if by_group:
-            return Observation(assignment.to(counts), added, counts, self.strength, rows)
-        weights = class_weights(counts, classes=self.classes, quota=method.quota, ceiling=method.ceiling)
-        return Observation(assignment.to(counts), added, weights, self.strength)
 
     def update(self, diversity: float) -> None:
         """Learn from everything in the bank: each time where all classes come, the less often the fewer do.
@@ -248,19 +238,21 @@ class TideLearner(Learner):
 
     @graphed
     def describe(self, images: Tensor, logits: Tensor) -> Tensor:
-        """The signature of each image and its label, N×10."""
-        return torch.column_stack((image_signature(self.network.pixels(images)), logits.argmax(dim=1)))
+        """The signature of each image and its label, N×10; NaN if the logits are, as a guard's filter makes them."""
+        labels = logits.argmax(dim=1).where(logits.isfinite().all(dim=1), float("nan"))
+        return torch.column_stack((image_signature(self.network.pixels(images)), labels))
 
-    def _described(self, images: Tensor, logits: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The same on the host, in one copy."""
+    def _described(self, images: Tensor, logits: Tensor) -> tuple[NDArray[np.float64], Ints, Ints]:
+        """The same on the host, in one copy, for images with finite logits, and where these are in the batch."""
         table = self.describe(images, logits).cpu().double().numpy()
-        return table[:, :-1], table[:, -1].astype(np.int64)
+        places = np.flatnonzero(np.isfinite(table).all(axis=1))
+        return table[places, :-1], table[places, -1].astype(np.int64), places
 
-    def _diversity(self, labels: NDArray[np.int64]) -> float:
+    def _diversity(self, labels: Ints) -> float:
         """Which share of the classes that they could hold the latest labels do hold: exp of the entropy, normalised."""
         self.latest = np.concatenate((self.latest, labels))[-LATEST:]
-        shares = np.unique(self.latest, return_counts=True)[1] / len(self.latest)
-        return float(np.exp(-(shares * np.log(shares)).sum())) / min(self.network.classes, len(self.latest))
+        shares = np.unique(self.latest, return_counts=True)[1] / max(1, len(self.latest))
+        return float(np.exp(-(shares * np.log(shares)).sum())) / max(1, min(self.network.classes, len(self.latest)))
 
     def _enter(self, change: Change, images: Tensor) -> None:
         """Begin another domain on the statistics of the source, or on those it followed if its images fit these better.
@@ -300,7 +292,7 @@ class TideLearner(Learner):
         place = self.past.nearest(self.changes.mean, self.changes.distance, within=self.method.recall_bound)
         if place is not None:
             self.past.present, self.past.recalled = place, self.past.recalled + 1
-            self.strength.fill_(self.method.recalled_strength)
+            self.counts.strength.fill_(self.method.recalled_strength)
             for layer in self._layers:
                 layer.recall(place)
 
@@ -311,8 +303,7 @@ class TideLearner(Learner):
 
     def _begin(self, *, afresh: bool) -> None:
         self.seen, self.past.present = 0, None
-        self.counts.zero_()
-        self.strength.fill_(self.method.strength)
+        self.counts.begin(self.method.strength)
         for layer in self._layers:
             layer.begin(afresh=afresh)
 

@@ -21,37 +21,16 @@ class Observation:
 
     assignment: Tensor
     """R×N: 1 where a sample belongs to a row, 0 in the column of a sample that is left out."""
-    added: Tensor
-    """How many samples each row gets."""
+    fade: Tensor
+    """What earlier samples are multiplied with before these are added; 1 unless there are many."""
     weights: Tensor
     """As how many samples each row counts."""
     strength: Tensor
-    """As how many samples the prior statistics count."""
+    """As how many samples the prior statistics count at most."""
+    noise: float
+    """How far one sample is from the statistics of its domain, as a `misfit`."""
     groups: Tensor | None = None
     """The row of each sample, if each row is a group of samples that is normalised with statistics of its own."""
-
-
-def class_weights(counts: Tensor, *, classes: int, quota: float, ceiling: float) -> Tensor:
-    """As how many samples each class counts, from how many it has.
-
-    Classes weigh alike, but for those with fewer than `quota` samples. All together weigh W samples, where
-
-        1/W = (1/P - 1/K) / quota + 1 / min(N, ceiling)
-
-    for N samples of K `classes`, as diverse as P classes of equal size (inverse Simpson index): a mean over all classes
-    is exact but for the number of samples, one over a few of them is off by what sets classes apart. Rows beyond the
-    classes are empty.
-
-    >>> cases = torch.tensor([[0.0, 990.0], [2.0, 2.0], [500.0, 490.0]])
-    >>> [round(float(class_weights(counts, classes=2, quota=4.0, ceiling=96.0).sum())) for counts in cases]
-    [7, 4, 96]
-    """
-    samples = counts.sum()
-    alike = counts.square().sum() / samples.square().clamp(min=TINY)
-    lacking = (alike - 1 / classes).clamp(min=0)
-    rows = counts.clamp(max=quota)
-    total = 1 / (lacking / quota + 1 / samples.clamp(min=TINY, max=ceiling))
-    return rows * (total / rows.sum().clamp(min=TINY))
 
 
 def pooled(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor) -> Tensor:
@@ -95,6 +74,25 @@ def misfit(found: Tensor, expected: Tensor) -> Tensor:
     return (((found[0] - expected[0]) / std).square() + (found[1].sqrt() / std - 1).square()).mean()
 
 
+def prior_strength(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor, noise: float) -> Tensor:
+    """As how many samples the prior statistics count: the fewer, the further away the samples are (James-Stein).
+
+        S = noise / (misfit - noise / W), at most `strength`
+
+    The misfit of W samples is noise / W if only chance sets them apart from the prior statistics. What is beyond that
+    is a shift of the domain, and a shift of variance noise / S makes the prior statistics worth S samples.
+
+    >>> prior, far = torch.tensor([[0.0], [1.0]]), torch.tensor([[[2.0], [5.0]]])
+    >>> prior_strength(far, torch.tensor([8.0]), prior, torch.tensor(64.0), noise=0.8)  # 0.8 / (4 - 0.1)
+    tensor(0.2051)
+    """
+    weight = weights.sum().clamp(min=TINY)
+    first, second = torch.einsum("r,rmc->mc", weights, rows) / weight
+    found = torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
+    shift = (misfit(found, prior) - noise / weight).clamp(min=TINY)
+    return torch.minimum(strength, noise / shift)
+
+
 class IncrementalBN(RunningBN):
     """Normalise with statistics of the domain so far, held in the running statistics of the caller's layer.
 
@@ -103,8 +101,8 @@ class IncrementalBN(RunningBN):
     flow through them.
 
     >>> layer = IncrementalBN(nn.BatchNorm1d(1).eval(), rows=2, domains=1)
-    >>> added, weights = torch.tensor([1, 0]), torch.tensor([1.0, 0.0])
-    >>> with observing(layer, Observation(torch.tensor([[1.0], [0.0]]), added, weights, torch.tensor(1.0))):
+    >>> one, first = torch.tensor(1.0), torch.tensor([1.0, 0.0])
+    >>> with observing(layer, Observation(first[:, None], one, first, one, noise=9.0)):
     ...     _ = layer(torch.tensor([[2.0]]))
     >>> [values.tolist() for values in layer.statistics()]  # means 0 and 2, variances 1 and 0
     [[1.0], [1.5]]
@@ -124,7 +122,7 @@ class IncrementalBN(RunningBN):
         self.register_buffer("source", source, persistent=False)
         self.register_buffer("prior", source.clone())
         self.register_buffer("sums", source.new_zeros(rows, *source.shape))
-        self.register_buffer("counts", source.new_zeros(rows, dtype=torch.int64))
+        self.register_buffer("counts", source.new_zeros(rows))
         self.register_buffer("domains", source.repeat(domains, 1, 1))
         self.observation: Observation | None = None
         self.own = False
@@ -147,14 +145,18 @@ class IncrementalBN(RunningBN):
         with torch.autocast(x.device.type, enabled=False):
             moments = torch.stack((means, variances + means.square()), dim=1)
             moments = moments.where(batch.assignment.any(dim=0)[:, None, None], 0.0)  # those left out may not be finite
-            self.sums.add_((batch.assignment.to(moments) @ moments.flatten(1)).view_as(self.sums))
-            self.counts.add_(batch.added)
-            rows = self.sums / self.counts.to(moments).clamp(min=TINY)[:, None, None]
-            weights, strength = batch.weights.to(moments), batch.strength.to(moments)
+            assignment, fade = batch.assignment.to(moments), batch.fade.to(moments)
+            self.sums.mul_(fade).add_((assignment @ moments.flatten(1)).view_as(self.sums))
+            self.counts.mul_(fade).add_(assignment.sum(dim=1))
+            rows = self.sums / self.counts.clamp(min=TINY)[:, None, None]
+            weights = batch.weights.to(moments)
+            strength = prior_strength(rows, weights, self.prior, batch.strength.to(moments), batch.noise)
             self.move_to(pooled(rows, weights, self.prior, strength))
             if batch.groups is not None:
                 groups = min(len(rows), len(self.domains))
-                self.domains[:groups] = each_pooled(rows[:groups], weights[:groups], self.prior, strength)
+                self.domains[:groups] = each_pooled(
+                    rows[:groups], weights[:groups], self.prior, batch.strength.to(moments)
+                )
 
     def _by_batch(self, x: Tensor) -> Tensor:
         """The layer's own forward pass with the statistics of the batch; a single value per channel has none."""
