@@ -70,7 +70,8 @@ class HandBN(nn.Module):
 
     def row(self, row: int) -> Moments:
         own, count = self.members[row], self.count(row)
-        return sum(m * share / count for m, _, share in own), sum(m * share / count for _, m, share in own)
+        first, second = (torch.stack([moment[i] * moment[2] for moment in own]).sum(0) / count for i in (0, 1))
+        return first, second
 
     def mixture(self, weights: dict[int, float]) -> Moments:
         """m = (S m_source + Σ_k w_k m_k) / (S + Σ_k w_k), of first and second moments."""
@@ -125,7 +126,7 @@ class HandTide:
     model: nn.Module
     classes: int
     strength: float = 64.0
-    noise: float = 0.8
+    noise: float = 1.6
     quota: float = 4.0
     ceiling: float = 96.0
     change_bound: float | None = 2.4

@@ -11,7 +11,7 @@ from resitta.serve.metrics import ServiceMetrics
 from resitta.serve.service import Service
 
 
-def page(stats: Any, **report: Any) -> dict[tuple[str, tuple[str, ...]], float]:
+def page(stats: Any, streams: Any = None, **report: Any) -> dict[tuple[str, tuple[str, ...]], float]:
     """The values of a page, by name and labels, for a service whose numbers all differ."""
     counters = SimpleNamespace(learned=11, dropped=12, skipped=13, screened=14, waiting=15)
     values: dict[str, Any] = {
@@ -23,7 +23,9 @@ def page(stats: Any, **report: Any) -> dict[tuple[str, tuple[str, ...]], float]:
         "harmful": {"one"},
     }
     writer = SimpleNamespace(report=lambda: SimpleNamespace(**values | report, counters=counters, stats=stats))
-    metrics = ServiceMetrics(cast(Service, SimpleNamespace(predicted=10, waiting=20, writer=writer)))
+    metrics = ServiceMetrics(
+        cast(Service, SimpleNamespace(predicted=10, waiting=20, writer=writer, streams=lambda: streams))
+    )
     metrics.observe(0.25, [0.5, 1.5])
     metrics.refusals.labels("429").inc()
     families = text_string_to_metric_families(metrics.page().decode())

@@ -74,7 +74,7 @@ class Tide(Method):
     )
     strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count at most")
     noise: float = setting(
-        0.8, above=0, doc="the less, the sooner the source statistics give way to samples far from them"
+        1.6, above=0, doc="the less, the sooner the source statistics give way to samples far from them"
     )
     quota: float = setting(4.0, above=0, doc="as how many samples the images of a single class count at most")
     ceiling: float = setting(96.0, above=0, doc="as how many samples those of all classes count at most")

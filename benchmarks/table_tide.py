@@ -1,0 +1,109 @@
+"""Tables of Tide: beside the best other methods, with parts left out, and on streams of other lengths and batches."""
+
+from collections import defaultdict
+
+from recommendations import TITLES as BEDS
+from table_matrix import EMPTY, everything
+from table_regret import ORDERS, main_setups
+from table_tools import RECORDS, Cell, markdown, one, table
+
+from resitta.methods.recommend import Cell as Measured
+
+WORDS = {"ptta": "PTTA", "slots": "PTTA, shuffled slots", "sorted": "sorted", "iid": "shuffled", "mixed": "mixed"}
+PRIOR, ALONE = "tide", "tide label_prior=none"
+"""With its label prior, and without."""
+PARTS = {
+    "all parts, without the label prior": {},
+    "no mirrored images": {"mirror": False},
+    "the source always counts as 64 samples": {"noise": 1e9},
+    "no groups where domains are mixed": {"groups": 0},
+    "no detection of changes": {"change_bound": None},
+    "statistics alone, no learning": {"lr": 0},
+    "no anchor": {"anchor": 0},
+}
+WITH_PRIOR = {
+    "with the label prior": {},
+    "with `feedback=True`": {"feedback": True},
+    'with `lookahead="batch"`': {"lookahead": "batch"},
+}
+
+
+@table("tide-errors")
+def errors() -> str:
+    """Tide and the best other method of each stream; those that use the order of labels apart."""
+    ordered = {cell.label for cell in everything().cells if cell.uses_label_order}
+    rows: list[list[Cell]] = []
+    for (bed, order), found in sorted(main_setups(everything().cells).items(), key=lambda pair: place(*pair[0])):
+        if PRIOR not in found and ALONE not in found:
+            continue
+        others = {label: error for label, error in found.items() if not label.startswith("tide")}
+        plain = {label: error for label, error in others.items() if label not in ordered}
+        with_order = {label: error for label, error in others.items() if label in ordered}
+        cells = [found.get(ALONE, "–"), best(plain), found.get(PRIOR, "–"), best(with_order)]
+        rows.append([f"{BEDS[bed]}, {WORDS[order]}", *cells])
+    head = ["error (%)", "Tide without label prior", "best other", "Tide", "best other with the order of labels"]
+    return markdown(head, rows) if rows else EMPTY
+
+
+def place(bed: str, order: str) -> tuple[int, int]:
+    """The place of a stream in a table."""
+    return list(BEDS).index(bed), list(ORDERS).index(order)
+
+
+def best(errors: dict[str, float]) -> str:
+    """The lowest error and whose it is.
+
+    >>> best({"tent": 30.0, "bn": 31.0})
+    '30.0 (`tent`)'
+    """
+    if not errors:
+        return "–"
+    label = min(errors, key=errors.__getitem__)
+    return f"{errors[label]:.1f} (`{label}`)"
+
+
+@table("tide-ablation")
+def ablation() -> str:
+    """Each part left out."""
+    orders = [order for order in ORDERS if (RECORDS / "tide-ablation" / order).is_dir()]
+    rows: list[list[Cell]] = []
+    for prior, parts in (("none", PARTS), ("temporal", WITH_PRIOR)):
+        usual = {name: None for part in parts.values() for name in part} | DEFAULTS
+        for title, changed in parts.items():
+            settings = {name: DEFAULTS[name] for name in usual} | {"label_prior": prior} | changed
+            rows.append([title, *(one(f"tide-ablation/{order}", "tide", **settings).average for order in orders)])
+    return markdown(["error (%), WRN-16-1, 1,000 per corruption", *(WORDS[order] for order in orders)], rows)
+
+
+DEFAULTS = {
+    "mirror": True,
+    "noise": 1.6,
+    "groups": 4,
+    "change_bound": 2.4,
+    "lr": 5e-4,
+    "anchor": 0.01,
+    "feedback": False,
+    "lookahead": "none",
+}
+
+
+@table("tide-streams")
+def streams() -> str:
+    """Other lengths and sizes of batches, on the testbed that settings were chosen on."""
+    cells = [cell for cell in everything().cells if cell.method == "tide" and cell.bed == "cifar10-wrn16x1"]
+    setups: dict[tuple[str, int, int], dict[str, Measured]] = defaultdict(dict)
+    for cell in cells:
+        if cell.course == "once":
+            setups[cell.order, cell.images // cell.domains, cell.batch_size][cell.label] = cell
+    ranked = sorted(setups.items(), key=lambda pair: (ORDERS.index(pair[0][0]), *pair[0][1:]))
+    rows = [
+        [f"{WORDS[at[0]]}, {at[1]:,}", at[2], with_spread(found, ALONE), with_spread(found, PRIOR)]
+        for at, found in ranked
+    ]
+    return markdown(["WRN-16-1, images per corruption", "batch", "Tide without label prior", "Tide"], rows)
+
+
+def with_spread(found: dict[str, Measured], label: str) -> str:
+    """An error, with its standard deviation where there are several seeds."""
+    cell = found.get(label)
+    return "–" if cell is None else f"{cell.error:.1f}" + ("" if cell.spread is None else f" ± {cell.spread:.1f}")
