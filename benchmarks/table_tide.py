@@ -96,9 +96,9 @@ def streams() -> str:
         if cell.course == "once":
             setups[cell.order, cell.images // cell.domains, cell.batch_size][cell.label] = cell
     ranked = sorted(setups.items(), key=lambda pair: (ORDERS.index(pair[0][0]), *pair[0][1:]))
-    rows = [
-        [f"{WORDS[at[0]]}, {at[1]:,}", at[2], with_spread(found, ALONE), with_spread(found, PRIOR)]
-        for at, found in ranked
+    rows: list[list[Cell]] = [
+        [f"{WORDS[order]}, {images:,}", str(batch), with_spread(found, ALONE), with_spread(found, PRIOR)]
+        for (order, images, batch), found in ranked
     ]
     return markdown(["WRN-16-1, images per corruption", "batch", "Tide without label prior", "Tide"], rows)
 

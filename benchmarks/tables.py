@@ -20,13 +20,23 @@ import table_rivals
 import table_robustness
 import table_shadow
 import table_speed
+import table_tide
 from table_tools import ROOT, TABLES, VALUES, shown
 
 MARKER = re.compile(r"<!-- (table|file): (\S+) -->\n.*?<!-- /\1 -->", flags=re.DOTALL)
 INLINE = re.compile(
     r"<!-- value: (\S+) -->.*?<!-- /value -->"
 )  # never first on a line: Markdown would end the paragraph
-SOURCES = (table_errors, table_speed, table_robustness, table_matrix, table_regret, table_rivals, table_shadow)
+SOURCES = (
+    table_errors,
+    table_speed,
+    table_robustness,
+    table_matrix,
+    table_regret,
+    table_rivals,
+    table_shadow,
+    table_tide,
+)
 """Importing a module adds its tables to `TABLES` and its numbers to `VALUES`."""
 
 

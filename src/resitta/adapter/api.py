@@ -52,7 +52,8 @@ def adapt(
         cuda_graphs: on a CUDA device, record repeated work as CUDA graphs; False if your model's forward pass depends
             on more than its inputs and weights.
         background: learn in a thread (and CUDA stream) of its own, so that a call takes about as long as the model
-            alone; predictions use what was learned a little later. `sync()` waits. For "resitta", "rotta" and "tribe".
+            alone; predictions use what was learned a little later. `sync()` waits. For "tide", "resitta", "rotta" and
+            "tribe".
         group: torch.distributed processes that adapt together, each on its own stream: see `resitta.distributed.group`.
         classes: the number of classes; needed only where a method has to know it and the model takes images of none
             of the usual sizes.
