@@ -12,6 +12,7 @@ from table_tools import (
     TITLES,
     VALUES,
     Cell,
+    Run,
     lowest_bold,
     markdown,
     one,
@@ -33,35 +34,47 @@ STREAMS = {
 }
 
 
+COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{TITLES[method]: (method, {}) for method in FEW},
+    "Tide, no label prior": ("tide", {"label_prior": "none"}),
+    "Tide": ("tide", {"label_prior": "temporal"}),
+}
+"""The methods of short tables with their settings."""
+
+
 @table("headline")
 def headline() -> str:
     """A few methods on every stream, seed 1."""
-    methods, theirs = compared(STREAMS.values()), PAPER.main("cifar10")
-    rows = [row_of(title, folder, methods) for title, folder in STREAMS.items()]
-    paper = [theirs[method].average if method in theirs else "–" for method in methods]
+    titles, theirs = measured(STREAMS.values()), PAPER.main("cifar10")
+    rows = [row_of(title, folder, titles) for title, folder in STREAMS.items()]
+    paper = [theirs[COLUMNS[title][0]].average if COLUMNS[title][0] in theirs else "–" for title in titles]
     rows.append(["The paper: CIFAR-10-C, WRN-28-10, 150,000 images", *lowest_bold(paper)])
-    return markdown(["average error (%)", *methods.values()], rows)
+    return markdown(["average error (%)", *titles], rows)
 
 
 @table("demo")
 def demos() -> str:
     """What the two demos print."""
-    methods = compared(DEMOS.values())
-    rows = [row_of(title, folder, methods) for title, folder in DEMOS.items()]
-    return markdown(["average error (%)", *methods.values()], rows)
+    titles = measured(DEMOS.values())
+    return markdown(["average error (%)", *titles], [row_of(title, folder, titles) for title, folder in DEMOS.items()])
 
 
-def compared(folders: Iterable[str]) -> dict[str, str]:
-    """The methods of a short table and their titles: five, and Tide where there is a record of it."""
-    tide = any(runs(folder, "tide", 1) for folder in folders)
-    return {method: TITLES[method] for method in FEW} | ({"tide": "Tide"} if tide else {})
+def measured(folders: Iterable[str]) -> list[str]:
+    """The columns of which there are records."""
+    return [title for title in COLUMNS if any(of_column(folder, title) for folder in folders)]
 
 
-def row_of(title: str, folder: str, methods: Iterable[str]) -> list[str]:
+def of_column(folder: str, title: str) -> Run | None:
+    """The record of a column, seed 1, if there is one."""
+    method, settings = COLUMNS[title]
+    return one(folder, method, **settings) if runs(folder, method, 1, **settings) else None
+
+
+def row_of(title: str, folder: str, titles: Iterable[str]) -> list[str]:
     """A row of averages; a dash for methods that were not run."""
-    found = {method: one(folder, method) for method in methods if runs(folder, method, 1)}
-    averages = [found[method].average if method in found else "–" for method in methods]
-    return [f"{title}, {found['source'].samples:,} images", *lowest_bold(averages)]
+    found = {name: run for name in titles if (run := of_column(folder, name))}
+    averages = [found[name].average if name in found else "–" for name in titles]
+    return [f"{title}, {found['Source'].samples:,} images", *lowest_bold(averages)]
 
 
 @table("all-methods")

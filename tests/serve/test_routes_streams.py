@@ -49,7 +49,7 @@ def test_a_request_names_its_stream_in_a_header_or_a_parameter(http: httpx.Clien
         assert answer.headers["X-Stream"] == name
     tensors = [{"name": "images", "shape": [1, 3, 10, 10], "datatype": "FP32", "data": [0.5] * 300}]
     answer = http.post("/v2/models/resitta/infer?stream=gate", json={"inputs": tensors}, headers=HOLDER)
-    assert answer.status_code == 200
+    assert (answer.status_code, answer.headers["X-Stream"]) == (200, "gate")
     settle(fleet)
     listed = http.get("/streams").json()
     assert {row["name"]: row["samples"] for row in listed["streams"]} == {
@@ -98,6 +98,19 @@ def test_controls_of_one_stream_need_the_token_and_a_name_that_is_known(
     assert names(http) == []
     labels = http.post("/feedback", json={"ids": ["0-1"], "labels": [1]}, headers=HOLDER)
     assert (labels.status_code, "--fleet" in labels.json()["error"]) == (409, True)
+
+
+def test_a_control_with_the_header_of_a_stream_concerns_that_stream_alone(
+    http: httpx.Client, fleet: FleetService
+) -> None:
+    for stream in ("gate", "yard"):
+        predict(http, f"/predict?stream={stream}", **HOLDER)
+    settle(fleet)
+    assert http.post("/reset", headers=HOLDER | {"X-Stream": "gate"}).status_code == 200
+    assert names(http) == ["yard"]
+    answer = http.post("/reset?stream=yard", headers=HOLDER | {"X-Stream": "gate"})
+    assert (answer.status_code, "concerns one stream" in answer.json()["error"]) == (400, True)
+    assert names(http) == ["yard"]
 
 
 def test_statistics_and_metrics_are_totals_and_only_named_streams_have_series(

@@ -72,9 +72,9 @@ class Tide(Method):
     label_prior: Literal["none", "temporal"] = setting(
         "temporal", doc="correct predictions by what the images before tell, where neighbours share a class"
     )
-    strength: float = setting(64.0, above=0, doc="as how many samples the source statistics count at most")
+    strength: float = setting(64.0, above=0, doc="weight of the source statistics, in samples, at most")
     noise: float = setting(
-        1.6, above=0, doc="the less, the sooner the source statistics give way to samples far from them"
+        1.6, above=0, doc="spread of single samples around their domain; less: distant ones replace the source sooner"
     )
     quota: float = setting(4.0, above=0, doc="as how many samples the images of a single class count at most")
     ceiling: float = setting(96.0, above=0, doc="as how many samples those of all classes count at most")
@@ -89,7 +89,9 @@ class Tide(Method):
     )
     mirror: bool = setting(True, doc="average with predictions of mirrored images where the network agrees on them")
     diversity: float = setting(
-        0.6, at_least=0, doc="from which share of the classes a batch could hold its own statistics are used"
+        0.6,
+        at_least=0,
+        doc="without a mirror, the later prediction counts where labels cover this share of the classes",
     )
     lr: float = setting(5e-4, at_least=0, doc="learning rate of Adam; 0 adapts statistics alone")
     anchor: float = setting(
@@ -185,7 +187,7 @@ class TideLearner(Learner):
         nothing = torch.full_like(logits, float("nan"))
         if self.mixed.on:
             return self.observe_groups(images, logits, kept).where(kept[:, None], nothing)
-        if self.seen < self.method.strength:  # the given logits are of other statistics: nothing to average with
+        if self.seen < self.method.strength:  # in a new domain the given logits are of other statistics
             return self.observe(images, logits, kept).where(kept[:, None], nothing)
         if not self.method.mirror:
             return self.observe(images, logits, kept).where(kept[:, None] & diverse, nothing)
@@ -268,12 +270,14 @@ class TideLearner(Learner):
         if place is not None and self._misfit(images) > self._misfit(images, place):
             self._take_up(place)
         else:
+            for layer in self._layers:
+                layer.move_to(layer.prior)
             self.domain_changes += 1
             self.bank.forget_before(self.bank.clock + change.start + 1)
             logger.info("after %d samples another domain has begun", self.bank.clock + change.start)
 
     def _misfit(self, images: Tensor, domain: int | None = None) -> float:
-        """How far images are from the source statistics, or from those of a remembered domain."""
+        """How far images are from the source statistics, or from those of a remembered domain; layers keep these."""
         for layer in self._layers:
             layer.move_to(layer.source if domain is None else layer.domains[domain])
         with torch.no_grad(), measuring(self.network) as found:

@@ -4,10 +4,11 @@ import asyncio
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Header, Query
 
 from resitta.report.pictures import data_uri, to_pixels
 from resitta.serve import schema
+from resitta.serve.http_errors import Refused
 from resitta.serve.learning import Task
 from resitta.serve.service import Service
 
@@ -22,7 +23,23 @@ CONTROLS: dict[Task, str] = {
     "snapshot": "Save the state now.",
 }
 """The tasks without arguments but the stream that they concern."""
-StreamQuery = Annotated[str | None, Query(description="Of a fleet: the one stream, as GET /streams names it.")]
+
+
+async def controlled_stream(
+    stream: Annotated[str | None, Query(description="Of a fleet: the one stream, as GET /streams names it.")] = None,
+    x_stream: Annotated[str | None, Header(description="The same as the parameter stream.")] = None,
+) -> str | None:
+    """Read the full name of a stream from a request; none means all streams.
+
+    A request that names a stream in either way must not change all of them.
+    """
+    if stream is not None and x_stream is not None and stream != x_stream:
+        found = f"X-Stream {x_stream[:100]!r} and stream {stream[:100]!r}"
+        raise Refused(400, f"a request concerns one stream, found {found}; leave out one of them")
+    return x_stream if stream is None else stream
+
+
+Controlled = Annotated[str | None, Depends(controlled_stream)]
 
 
 class AdminRoutes:
@@ -34,13 +51,16 @@ class AdminRoutes:
 
     def routes(self) -> APIRouter:
         """Return a router with all routes."""
-        router = APIRouter(responses=schema.refusals(401, 403, 503, 507))
+        router, of_stream = (
+            APIRouter(responses=schema.refusals(401, 403, 503, 507)),
+            schema.refusals(400, 404, 409, 422),
+        )
         for task, text in CONTROLS.items():
             change = partial(self._change, task)
-            options: dict[str, Any] = {"response_model": schema.State, "responses": schema.refusals(404, 409, 422)}
+            options: dict[str, Any] = {"response_model": schema.State, "responses": of_stream}
             router.post(f"/{task}", name=task, description=text, **options)(change)
         router.post("/rollback", response_model=schema.RolledBack, responses=schema.refusals(409, 422))(self.rollback)
-        router.get("/bank", response_model=list[schema.Sample], responses=schema.refusals(404, 409, 422))(self.bank)
+        router.get("/bank", response_model=list[schema.Sample], responses=of_stream)(self.bank)
         return router
 
     async def rollback(self, version: Annotated[int | None, Query(ge=0)] = None) -> dict[str, Any]:
@@ -48,7 +68,7 @@ class AdminRoutes:
         done = await self._ask("rollback", version)
         return {**done, "learning": not self.writer.report().paused}
 
-    async def bank(self, stream: StreamQuery = None) -> list[dict[str, Any]]:
+    async def bank(self, stream: Controlled) -> list[dict[str, Any]]:
         """Return the samples in the memory, of a fleet in that of one stream, the youngest first."""
         of_stream = self.service.task_arguments(stream)
         images, labels, ages, entropies = await self._ask("bank", SHOWN, *of_stream)
@@ -56,7 +76,7 @@ class AdminRoutes:
         rows = zip(pictures, labels, ages, entropies, strict=True)
         return [dict(zip(("image", "label", "age", "entropy"), row, strict=True)) for row in rows]
 
-    async def _change(self, task: Task, stream: StreamQuery = None) -> dict[str, Any]:
+    async def _change(self, task: Task, stream: Controlled) -> dict[str, Any]:
         await self._ask(task, *self.service.task_arguments(stream))
         report = self.writer.report()
         return {"version": report.version, "learning": not report.paused}

@@ -89,6 +89,8 @@ class V2Routes:
             answer = await asyncio.wrap_future(self.service.submit(images, client, stream))
             inline = answer.logits.numel() <= INLINE_LOGITS
             response, scores = await call(partial(self._response, wanted=wanted), answer, inline=inline)
+        if own := self.service.stream_of(client, stream):
+            response.headers["X-Stream"] = own
         predict.observe(time.perf_counter() - start, scores)
         return response
 
