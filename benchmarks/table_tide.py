@@ -1,18 +1,19 @@
 """Tables of Tide: beside the best other methods, with parts left out, and on streams of other lengths and batches."""
 
 from collections import defaultdict
+from typing import Any
 
 from recommendations import TITLES as BEDS
 from table_matrix import EMPTY, everything
 from table_regret import ORDERS, main_setups
-from table_tools import RECORDS, Cell, markdown, one, table
+from table_tools import RECORDS, Cell, markdown, one, record, table
 
 from resitta.methods.recommend import Cell as Measured
 
 WORDS = {"ptta": "PTTA", "slots": "PTTA, shuffled slots", "sorted": "sorted", "iid": "shuffled", "mixed": "mixed"}
 PRIOR, ALONE = "tide", "tide label_prior=none"
 """With its label prior, and without."""
-PARTS = {
+PARTS: dict[str, dict[str, Any]] = {
     "all parts, without the label prior": {},
     "no mirrored images": {"mirror": False},
     "the source always counts as 64 samples": {"noise": 1e9},
@@ -21,7 +22,7 @@ PARTS = {
     "statistics alone, no learning": {"lr": 0},
     "no anchor": {"anchor": 0},
 }
-WITH_PRIOR = {
+WITH_PRIOR: dict[str, dict[str, Any]] = {
     "with the label prior": {},
     "with `feedback=True`": {"feedback": True},
     'with `lookahead="batch"`': {"lookahead": "batch"},
@@ -68,14 +69,13 @@ def ablation() -> str:
     orders = [order for order in ORDERS if (RECORDS / "tide-ablation" / order).is_dir()]
     rows: list[list[Cell]] = []
     for prior, parts in (("none", PARTS), ("temporal", WITH_PRIOR)):
-        usual = {name: None for part in parts.values() for name in part} | DEFAULTS
         for title, changed in parts.items():
-            settings = {name: DEFAULTS[name] for name in usual} | {"label_prior": prior} | changed
+            settings = {**DEFAULTS, "label_prior": prior, **changed}
             rows.append([title, *(one(f"tide-ablation/{order}", "tide", **settings).average for order in orders)])
     return markdown(["error (%), WRN-16-1, 1,000 per corruption", *(WORDS[order] for order in orders)], rows)
 
 
-DEFAULTS = {
+DEFAULTS: dict[str, Any] = {
     "mirror": True,
     "noise": 1.6,
     "groups": 4,
@@ -85,6 +85,31 @@ DEFAULTS = {
     "feedback": False,
     "lookahead": "none",
 }
+
+
+@table("tide-noise")
+def noise() -> str:
+    """Shifts that leave few classes, by the setting that tells how soon the source gives way."""
+    found = record("extreme-shifts")["errors"]
+    columns = list(next(iter(found.values())))
+    titles = ["Source", "BN", *(named(column.partition("=")[2]) for column in columns[2:])]
+    rows: list[list[Cell]] = []
+    for stream, errors in found.items():
+        order, _, shift = stream.partition(", ")
+        rows.append([f"{shift}, {WORDS[order]}", *(errors[column] for column in columns)])
+    return markdown(["error (%), WRN-16-1, 1,000 images", *titles], rows)
+
+
+def named(value: str) -> str:
+    """A value of the setting; the largest switches it off.
+
+    >>> named("1.6"), named("1e+09")
+    ('`noise=1.6`', 'source always 64')
+    """
+    return "source always 64" if float(value) >= DISTANT else f"`noise={value}`"
+
+
+DISTANT = 1e9
 
 
 @table("tide-streams")

@@ -77,8 +77,8 @@ def serve(
     untrained
         Serve a network with random weights, which is refused otherwise.
     method
-        The method: one of `resitta methods`, or your own as path/to/file.py:name. With methods other than resitta,
-        rotta and source, predictions wait for updates.
+        The method: one of `resitta methods`, or your own as path/to/file.py:name. With methods other than tide,
+        resitta, rotta, tribe and source, predictions wait for updates.
     preset
         The method's named settings: cifar10, cifar100, imagenet.
     settings
