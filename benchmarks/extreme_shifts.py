@@ -22,9 +22,10 @@ from resitta.bench.experiments import TASKS
 from resitta.bench.protocol import CLEAN, open_domains
 from resitta.data.streams import Stream
 from resitta.method import Method, create
+from resitta.names import OrderName
 
 Shift = Callable[[Tensor], Tensor]
-ORDERS = ("ptta", "iid")
+ORDERS: tuple[OrderName, ...] = ("ptta", "iid")
 
 
 def noisy(images: Tensor) -> Tensor:

@@ -70,8 +70,8 @@ class HandBN(nn.Module):
 
     def row(self, row: int) -> Moments:
         own, count = self.members[row], self.count(row)
-        first, second = (torch.stack([moment[i] * moment[2] for moment in own]).sum(0) / count for i in (0, 1))
-        return first, second
+        first = torch.stack([mean * share for mean, _, share in own]).sum(0) / count
+        return first, torch.stack([square * share for _, square, share in own]).sum(0) / count
 
     def mixture(self, weights: dict[int, float]) -> Moments:
         """m = (S m_source + Σ_k w_k m_k) / (S + Σ_k w_k), of first and second moments."""
