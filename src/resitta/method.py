@@ -76,7 +76,7 @@ class Learner(nn.Module, ABC):
     """How often it has learned. Add 1 after every change of parameters or statistics: guards, events, autosave and the
     hand-off of weights go by it. A batch from which nothing is learned does not count."""
     domain_changes: int = 0
-    """How often it has found that another domain begins. Add 1 each time: the adapter reports it. It is not saved."""
+    """How often it has found that another domain begins. Add 1 each time: the adapter reports it."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -129,11 +129,11 @@ class Learner(nn.Module, ABC):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the counters for `state_dict`."""
-        return {"updates": self.updates}
+        return {"updates": self.updates, "domain_changes": self.domain_changes}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take the counters back from a `state_dict`."""
-        self.updates = state["updates"]
+        self.updates, self.domain_changes = state["updates"], state.get("domain_changes", 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 
 PRIOR: dict[str, Any] = {"label_prior": "temporal", "feedback": True}
+NO_FEEDBACK = ("tide",)
+"""Methods that refuse it."""
 GROUP_NORM = spread_network(norm="group_norm")
 
 
@@ -49,7 +51,8 @@ def test_every_registered_method_conforms_with_its_presets(name: str, preset: st
 @pytest.mark.parametrize("name", list_methods())
 def test_every_registered_method_conforms_on_every_network_it_accepts(name: str, network: Norm) -> None:
     """Those with GroupNorm have a label prior as well, whose own checks are the same on every network."""
-    method = resitta.create(name, **QUICK.get(name, {}), **(PRIOR if network == "group_norm" else {}))
+    prior = PRIOR | {"feedback": name not in NO_FEEDBACK}
+    method = resitta.create(name, **QUICK.get(name, {}), **(prior if network == "group_norm" else {}))
     if lack(spread_network(norm=network), method.needs) is None:
         if network != "batch_norm":  # checked above, with the presets
             assert resitta.check_method(method, network=network) == tuple(check.__name__ for check in CHECKS)

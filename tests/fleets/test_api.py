@@ -317,3 +317,22 @@ def test_converted_models_and_inference_mode_are_fine(kind: torch.dtype, toleran
     with torch.inference_mode():
         for (images, names), logits in zip(fed, expected, strict=True):
             torch.testing.assert_close(fleet(images, names).float(), logits, rtol=tolerance, atol=tolerance)
+
+
+def test_looking_at_a_stream_that_waits_makes_no_later_call_fail() -> None:
+    fleet = resitta.fleet(small_network(), "tide", update_every=4, label_prior="none")
+    fleet(stream(20), [f"s{number % 5}" for number in range(20)])
+    waiting = next(name for name, row in fleet.stats.items() if row.waiting)
+    assert fleet[waiting].stats.samples == 4
+    fleet(stream(4), ["a", "b", "a", "b"])
+
+
+@pytest.mark.parametrize("batch", [stream(4), torch.rand(4, 5, 10, 10)])
+def test_a_call_that_is_refused_begins_no_stream(batch: torch.Tensor) -> None:
+    fleet = resitta.fleet(small_network(), "resitta", max_streams=2)
+    fleet(stream(2), "a")
+    names = ["b", "b", "c", "c"] if batch.shape[1] == 3 else ["b"] * 4
+    with pytest.raises((BadSetting, BadImages)):
+        fleet(batch, names)
+    assert list(fleet) == ["a"]
+    fleet(stream(2), "b")

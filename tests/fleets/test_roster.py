@@ -36,7 +36,8 @@ def test_a_full_fleet_without_a_folder_says_what_to_do() -> None:
     images = stream(3)
     fleet(images[:2], ["a", "b"])
     with pytest.raises(
-        BadSetting, match=r"2 streams are in memory.*folder=, a higher max_streams=, or call fleet.remove"
+        BadSetting,
+        match=r"3 streams would be in memory, max_streams is 2.*folder=, a higher max_streams=, or call",
     ):
         fleet["c"](images)
     with pytest.raises(BadSetting, match="images of 3 streams, max_streams is 2"):

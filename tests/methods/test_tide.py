@@ -12,10 +12,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import resitta
 from resitta import Adapter, adapt
 from resitta.checkpoint.tree import same
-from resitta.errors import BadSetting, BadState
+from resitta.errors import BadSetting, BadState, UnsuitableModel
 from resitta.method import create
 from resitta.methods.tide import TideLearner
-from resitta.norm.incremental_bn import IncrementalBN, incremental_layers
+from resitta.norm.incremental_bn import IncrementalBN, incremental_layers, observing, prior_strength
 from resitta.training.label_prior import TemporalPrior
 
 Rejected = Callable[[Tensor], list[bool]]
@@ -244,6 +244,15 @@ def test_a_domain_begins_as_if_nothing_had_been_before(model: nn.Sequential) -> 
         assert torch.equal(learner_of(adapter).counts.counts, learner_of(fresh).counts.counts)
     assert learner_of(adapter).changes.found == 1
     assert torch.equal(learner_of(adapter).bank.samples, learner_of(fresh).bank.samples)
+
+
+@pytest.mark.parametrize("size", [64, 256])
+def test_a_domain_that_returns_is_recognised_in_batches_of_any_size(model: nn.Sequential, size: int) -> None:
+    adapter = adapt(model, "tide", **STILL)
+    images = torch.cat((fog(scene(256, 1)), dark(scene(256, 2)), fog(scene(512, 3))))
+    for batch in torch.split(images, size):
+        adapter(batch)
+    assert learner_of(adapter).past.recalled == 1
 
 
 @pytest.mark.parametrize(("images", "recalled"), [(32, 0), (80, 1), (208, 0)])
@@ -581,3 +590,82 @@ def test_statistics_follow_a_slow_change() -> None:
     predicted = torch.cat([adapter(batch) for batch in torch.split(light * images, 64)]).argmax(1)
     assert (predicted != labels)[-640:].double().mean() < 0.15
     assert (model(light * images).argmax(1) != labels)[-640:].double().mean() > 0.5
+
+
+# --- odd networks -----------------------------------------------------------------------------------------------------
+
+
+def test_a_masked_class_is_no_reason_to_learn_nothing(model: nn.Sequential) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.inner(x)
+            return torch.cat((y[:, :4], torch.full_like(y[:, 4:], -torch.inf)), dim=1)
+
+    adapter = adapt(Masked().eval(), "tide")
+    for batch in torch.split(scene(128, 1), 32):
+        assert not adapter(batch).isnan().any()
+    assert learner_of(adapter).counts.counts.sum() == 128
+    assert learner_of(adapter).changes.seen > 0
+
+
+def test_channels_that_are_constant_are_no_shift() -> None:
+    """A pruned channel has a variance of zero but for rounding, which its layer's epsilon hides."""
+    layer = nn.BatchNorm2d(4).eval()
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    with torch.no_grad():
+        layer.running_mean.copy_(torch.tensor([0.0, 0.0, 5.1, 20.3]))
+        layer.running_var.copy_(torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    images = torch.randn(64, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    images[:, 2], images[:, 3] = 5.1, 20.3
+    network = nn.Sequential(layer, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+    adapter = adapt(network, "tide", classes=3, normalized=([0.5] * 4, [1.0] * 4), non_finite="raise", **STILL)
+    wrapped = layers_of(adapter)[0]
+    counts = learner_of(adapter).counts
+    with observing(wrapped, counts.add(torch.arange(64) % 3, torch.ones(64, dtype=torch.bool))):
+        out = wrapped(images)
+    mean, variance = wrapped.statistics()
+    torch.testing.assert_close(mean[2:], layer.running_mean[2:], rtol=1e-6, atol=1e-6)
+    assert variance[2:].max() < 1e-6
+    assert out[:, 2:].abs().max() < 0.01
+    rows, weights = wrapped.sums / wrapped.counts.clamp(min=1)[: len(wrapped.sums), None, None], counts.counts
+    prior = wrapped.prior - torch.stack((wrapped.source[0], torch.zeros(4)))
+    found = prior_strength(rows, weights, prior, torch.tensor(64.0), noise=1.6, eps=layer.eps)
+    assert found == 64
+
+
+def test_a_network_that_makes_several_samples_of_an_image_is_refused_in_words(model: nn.Sequential) -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(torch.cat((x, x.flip(-1)))).view(2, len(x), -1).mean(0)
+
+    adapter = adapt(Doubled().eval(), "tide")
+    with pytest.raises(UnsuitableModel, match="found 64 samples of 32 images in a BatchNorm layer; use method='resit"):
+        adapter(scene(32, 1))
+
+
+def test_feedback_would_correct_twice() -> None:
+    with pytest.raises(BadSetting, match="feedback=True would apply the label prior twice; leave it out"):
+        create("tide", feedback=True)
+
+
+def test_the_number_of_changes_is_saved_and_rolled_back(model: nn.Sequential, tmp_path: Path) -> None:
+    adapter = adapt(model, "tide", **STILL)
+    for batch in torch.split(domains()[:200], 50):
+        adapter(batch)
+    assert learner_of(adapter).domain_changes == 1
+    adapter.save(tmp_path / "state")
+    other = resitta.load(model, tmp_path / "state")
+    events: list[Any] = []
+    other.listen(events.append)
+    other(domains()[200:250])
+    assert learner_of(other).domain_changes == 1
+    assert not [event for event in events if isinstance(event, resitta.events.DomainChanged)]

@@ -41,8 +41,8 @@ class HandBN(nn.Module):
         axes = [axis for axis in range(x.ndim) if axis != 1]
         batch = x.mean(axes), x.var(axes, correction=0)
         if self.misfits is not None:
-            mean, std = self.present[0], self.present[1].sqrt()
-            apart = ((batch[0] - mean) / std) ** 2 + (batch[1].sqrt() / std - 1) ** 2
+            mean, std = self.present[0], (self.present[1] + self.eps).sqrt()
+            apart = ((batch[0] - mean) / std) ** 2 + ((batch[1] + self.eps).sqrt() / std - 1) ** 2
             self.misfits.append(float(apart.mean()))
         if self.weigh is not None:
             self.take(x.detach())
@@ -99,8 +99,10 @@ class HandBN(nn.Module):
         if not weight:
             return strength
         mean, var = self.mixed(weights, 0.0)
-        std = self.prior[1].sqrt()
-        apart = float((((mean - self.prior[0]) / std) ** 2 + (var.clamp(min=1e-8).sqrt() / std - 1) ** 2).mean())
+        std = (self.prior[1] + self.eps).sqrt()
+        apart = float(
+            (((mean - self.prior[0]) / std) ** 2 + ((var.clamp(min=1e-8) + self.eps).sqrt() / std - 1) ** 2).mean()
+        )
         shift = apart - noise / weight
         return min(strength, noise / shift) if shift > 0 else strength
 
@@ -163,6 +165,7 @@ class HandTide:
         self.changes, self.mixed = NaiveChangePoints(self.change_bound or math.inf), MixedDomains(self.groups)
         self.remembered: list[Domain] = []
         self.known: Domain | None = None
+        self.is_new = True
         self.weight, self.seen, self.images, self.clock, self.met = self.strength, 0, 0, 0, 0
         self.credit, self.latest = 0.0, list[int]()
         self.evidence, self.shown = [0.0, 0.0, 0.0], 0
@@ -180,7 +183,7 @@ class HandTide:
         first = later[0] if found else 0
         if found:
             self.enter(found[0], found[-1][0], images[later])
-        elif self.known is None and 32 <= len(self.changes.domain) <= 160:
+        elif self.is_new and len(self.changes.domain) >= 32:
             self.recall()
         if self.mixed(rows[len(known) - len(later) :]):
             self.counted["regrouped"] += 1
@@ -275,7 +278,7 @@ class HandTide:
         source = [layer.source for layer in self.layers]
         if kept is not None and self.misfit(images, source) > self.misfit(images, kept.statistics):
             self.counted["taken up"] += 1
-            self.known = kept
+            self.known, self.is_new = kept, False
             self.take_up(kept)
             return
         stored = [i for i in range(self.bank.size) if self.bank.births[i] <= self.clock + start - self.images]
@@ -310,15 +313,16 @@ class HandTide:
 
     def recall(self) -> None:
         """The nearest remembered domain within one standard deviation takes the place of the source, with S = 256."""
+        self.is_new = len(self.changes.domain) < 160
         near = [(self.changes.distance(domain.signature), domain) for domain in self.remembered]
         apart, nearest = min(near, key=lambda each: each[0], default=(math.inf, None))
         if nearest is not None and apart <= self.recall_bound:
             self.counted["recalled"] += 1
-            self.known, self.weight = nearest, self.recalled_strength
+            self.known, self.weight, self.is_new = nearest, self.recalled_strength, False
             self.take_up(nearest)
 
     def begin(self, *, afresh: bool) -> None:
-        self.seen, self.known, self.weight = 0, None, self.strength
+        self.seen, self.known, self.is_new, self.weight = 0, None, True, self.strength
         for layer in self.layers:
             layer.prior = layer.source if afresh else layer.present
             layer.present, layer.members = layer.prior, {}

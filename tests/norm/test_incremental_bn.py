@@ -73,8 +73,8 @@ def test_variances_have_a_lower_bound() -> None:
 def test_the_misfit_by_hand() -> None:
     found, expected = torch.tensor([[1.0, 5.0], [4.0, 9.0]]), torch.tensor([[0.0, 5.0], [1.0, 1.0]])
     # channel 0: one standard deviation off and twice as wide; channel 1: three times as wide
-    assert misfit(found, expected).item() == ((1 + 1) + (0 + 4)) / 2
-    assert misfit(found, torch.zeros(2, 2)).isfinite()
+    assert misfit(found, expected, 0.0).item() == ((1 + 1) + (0 + 4)) / 2
+    assert misfit(found, torch.zeros(2, 2), 0.0).isfinite()
 
 
 @given(st.integers(0, 10**6), st.floats(0.1, 5), st.floats(0.01, 3))
@@ -88,13 +88,13 @@ def test_the_strength_of_the_prior_is_that_of_james_and_stein(seed: int, scale: 
     shift = (mean**2 + (np.sqrt(variance) - 1) ** 2).mean() - noise / weights.sum()
     expected = 64.0 if shift <= 0 else min(64.0, noise / shift)
     given_rows, given_weights, given_prior = (torch.from_numpy(values) for values in (rows, weights, prior))
-    found = prior_strength(given_rows, given_weights, given_prior, torch.tensor(64.0).double(), noise)
+    found = prior_strength(given_rows, given_weights, given_prior, torch.tensor(64.0).double(), noise=noise, eps=0.0)
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_without_samples_the_prior_has_its_full_strength() -> None:
     rows, prior = torch.zeros(3, 2, 4), torch.ones(2, 4)
-    assert prior_strength(rows, torch.zeros(3), prior, torch.tensor(64.0), 0.8) == 64
+    assert prior_strength(rows, torch.zeros(3), prior, torch.tensor(64.0), noise=0.8, eps=0.0) == 64
 
 
 def numbers(x: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -222,7 +222,7 @@ def test_measuring_notes_the_misfit_of_each_layer_and_changes_nothing(case: Case
         assert torch.equal(network(x), plain)
     own, batch = [statistics(one) for one in incremental_layers(network)], [x, network[0](x)]
     moments = [torch.stack((b.mean(axes), b.var(axes, correction=0))) for b in batch]
-    expected = [misfit(*pair) for pair in zip(moments, own, strict=True)]
+    expected = [misfit(*pair, layer.eps) for pair in zip(moments, own, strict=True)]
     torch.testing.assert_close(torch.stack(found), torch.stack(expected))
     network(x)
     assert len(found) == 2

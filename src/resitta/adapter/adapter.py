@@ -248,7 +248,7 @@ class Adapter(nn.Module):
                 predicted = learner.predict(images).detach()
             logits = learner.step(images).detach() if predicted is None else predicted
             if learner.revises and predicted is not None:
-                newer = learner.learn_from(images, self._hint(predicted, corrected))
+                newer = learner.learn_from(images, predicted)
                 if newer is not None and corrected is None:
                     logits = newer.where(newer.isfinite(), predicted)
             totals = self.entropies.to(logits.device)
@@ -268,12 +268,6 @@ class Adapter(nn.Module):
         if self.method.reset_every and self.batches % self.method.reset_every == 0:
             self._restart()
         return answer
-
-    def _hint(self, predicted: Tensor, corrected: Tensor | None) -> Tensor:
-        """What a learner that revises its predictions learns from: with `feedback`, logits that the prior corrected."""
-        if not self.method.feedback:
-            return predicted
-        return self._peek(predicted) if corrected is None else corrected
 
     def _restart(self) -> None:
         """Start from the source again within a stream: counters and the label prior continue."""
@@ -407,6 +401,7 @@ class Adapter(nn.Module):
     def _loaded(self) -> None:
         """Publish the new state to predictions and callbacks."""
         self._prior_was_on = self.prior is not None and self.prior.on
+        self._changes_reported = self.learner.domain_changes
         if self.background is not None:
             self.background.publish(self)
         self.emit(Restarted(samples=self.samples))

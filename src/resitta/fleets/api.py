@@ -59,7 +59,8 @@ def fleet(
         max_streams: how many streams stay in memory; those used least recently go to the folder and come back.
         updates_per_call: how many updates a call may make after it has predicted. Further streams that are due wait
             for the next call; the most drifted one and the one that waits longest take turns. None: no bound. A batch
-            of 64 makes one update due on average if streams update every 64 samples, so 2 keep up with twice that.
+            of 64 makes one update due on average if streams update every 64 samples, so 2 keep up with twice that;
+            "tide" and "tribe" update with every batch and want more where batches mix many streams, as `dropped` tells.
         autosave: save a stream after this many of its samples, if there is a folder; None: only when it leaves memory,
             at `save` and at `close`.
         start: "source", or "nearest": a new stream begins with the networks of the stream in memory whose images look
@@ -128,14 +129,17 @@ class Fleet:
             images = images[order] if len(parts) > 1 else images
             finite = self._check_pixels(pixels, images, parts)
             finite = finite if finite is None else finite[order]
-            if len(parts) > self.rules.max_streams:
-                found = f"the batch holds images of {len(parts)} streams, max_streams is {self.rules.max_streams}"
-                raise BadSetting(f"{found}; pass fewer at once, or a higher max_streams")
-            members = {name: self.roster.enter(name, among=parts) for name in parts}
-            if self.rules.start == "nearest" and not self.pauses:
-                for name, part in parts.items():
-                    self.roster.begin(members[name], self.source.pixels(images[part]))
-            logits, errors = self._answer(images, members, parts, finite)
+            self.roster.check_room(parts)
+            new = [name for name in parts if name not in self.roster.members]
+            try:
+                members = {name: self.roster.enter(name, among=parts) for name in parts}
+                if self.rules.start == "nearest" and not self.pauses:
+                    for name, part in parts.items():
+                        self.roster.begin(members[name], self.source.pixels(images[part]))
+                logits, errors = self._answer(images, members, parts, finite)
+            except BaseException:
+                self.roster.forget_unused(new)
+                raise
             answers = torch.empty_like(logits).index_copy_(0, order.to(logits.device), logits)
             if errors:
                 raise StreamFailure(errors, answers)

@@ -1,5 +1,6 @@
 """Learning on a budget: a call predicts everything, and makes so many updates."""
 
+import logging
 from collections.abc import Callable
 
 from torch import Tensor
@@ -7,6 +8,7 @@ from torch import Tensor
 from resitta.fleets.member import Member, Waiting
 from resitta.fleets.roster import Roster
 
+logger = logging.getLogger(__name__)
 ROOM = 256
 """How many samples of all streams together may wait; further ones are predicted, but not learned from."""
 EACH = 16
@@ -67,6 +69,8 @@ class Learning:
         room = max(ROOM, EACH * len(self.roster.present))
         while sum(member.waiting_samples for member in waiting) > room:
             most = max(waiting, key=lambda member: member.waiting_samples)
+            if not most.dropped:
+                logger.warning("more samples wait than there is room for; raise updates_per_call to learn from all")
             most.dropped += len(most.waiting.pop().images)
         for member in waiting:
             member.own_waiting()

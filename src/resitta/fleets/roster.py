@@ -66,11 +66,29 @@ class Roster:
         self.present.move_to_end(name)
         return member
 
+    def check_room(self, names: Collection[str]) -> None:
+        """Refuse streams that there is no room for, before any of them enters."""
+        if len(names) > self.rules.max_streams:
+            found = f"the batch holds images of {len(names)} streams, max_streams is {self.rules.max_streams}"
+            raise BadSetting(f"{found}; pass fewer at once, or a higher max_streams")
+        total = len(self.present.keys() | set(names))
+        if self.files is None and total > self.rules.max_streams:
+            found = (
+                f"{total} streams would be in memory, max_streams is {self.rules.max_streams}, and none can leave it"
+            )
+            raise BadSetting(f"{found}; pass folder=, a higher max_streams=, or call fleet.remove(name)")
+
+    def forget_unused(self, names: Iterable[str]) -> None:
+        """Forget streams that a call has begun and not learned from."""
+        for name in names:
+            member = self.members.get(name)
+            if member is not None and member.adapter is not None and not member.here.samples and not member.waiting:
+                self.remove(name)
+
     def _put_away(self, member: Member) -> None:
         """Write a stream to the folder and take it out of memory."""
         if self.files is None:
-            found = f"{len(self.present)} streams are in memory, as many as max_streams allows, and none can leave it"
-            raise BadSetting(f"{found}; pass folder=, a higher max_streams=, or call fleet.remove(name)")
+            self.check_room([*self.present, ""])
         try:
             self.settle(member)
         except Exception:

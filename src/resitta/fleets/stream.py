@@ -65,10 +65,11 @@ class Stream:
         It is the stream only as long as that stays in memory: ask for it again rather than keep it.
         """
         member = self.fleet.roster.enter(self.name)
-        member.settle()
+        self.fleet.roster.settle(member)
         return member.here
 
     @property
+    @synchronized
     def stats(self) -> Stats:
         """The statistics of its adapter."""
         return self.adapter.stats
@@ -77,10 +78,12 @@ class Stream:
         """Predict without learning inside the `with` block."""
         return Pause(self)
 
+    @synchronized
     def reset(self) -> None:
         """Return to the source."""
         self.adapter.reset()
 
+    @synchronized
     def export(self) -> nn.Module:
         """Return the caller's architecture with what this stream has learned."""
         return self.adapter.export()

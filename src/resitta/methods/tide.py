@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resitta.errors import BadSetting
 from resitta.memory.entrobank import IndexedEntroBank
 from resitta.memory.memory import Storage
 from resitta.method import Learner, Method, graphed, register
@@ -39,9 +40,9 @@ Ints = NDArray[np.int64]
 ROWS = 128
 """With more classes than this, some share a row of statistics: class c has row c mod 128."""
 LASTING, RECOGNISED = 96, 160
-"""A domain of fewer images is not remembered; within how many images one that returns is recognised."""
+"""A domain of fewer images is not remembered; after so many images it is not looked for among those remembered."""
 LEAST = 32
-"""How many images that takes."""
+"""How many images that takes at least."""
 LATEST = 64
 """Over how many images the diversity of labels is measured."""
 CERTAINTY = 3.0
@@ -107,6 +108,12 @@ class Tide(Method):
         """With a learning rate of 0 no parameter moves."""
         return "affine" if self.lr else "none"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.feedback:
+            reason = "tide averages the predictions that it learns from, and corrects their mean"
+            raise BadSetting(f"{reason}: feedback=True would apply the label prior twice; leave it out")
+
     def start(self, network: Network, generator: torch.Generator) -> Learner:
         """Begin on a fresh stream."""
         return TideLearner(self, network, generator)
@@ -138,7 +145,7 @@ class TideLearner(Learner):
         self.past = DomainMemory(method.domains)
         self.mixed = MixedDomains(method.groups).to(network.device)
         self.mirrored = MirroredView().to(network.device)
-        self.seen = 0
+        self.seen, self.is_new = 0, True
         self.credit = 0.0
         self.latest: Ints = np.zeros(0, dtype=np.int64)
         weighing = {"quota": method.quota, "ceiling": method.ceiling, "noise": method.noise}
@@ -169,11 +176,11 @@ class TideLearner(Learner):
         start = 0 if change is None else int(places[first])
         if change is not None:
             self._enter(change, images[places[first:]])
-        elif self.past.present is None and LEAST <= self.changes.seen <= RECOGNISED:
+        elif self.is_new and self.changes.seen >= LEAST:
             self._recall()
         if self.mixed(signatures[first:]):
             self._regroup()
-        kept = screened.isfinite().all(dim=1) & (torch.arange(len(images), device=images.device) >= start)
+        kept = ~screened.isnan().any(dim=1) & (torch.arange(len(images), device=images.device) >= start)
         diversity = self._diversity(labels)
         newer = self._observed(images, logits, kept, diverse=diversity > self.method.diversity)
         self.seen += len(images) - start
@@ -241,11 +248,11 @@ class TideLearner(Learner):
     @graphed
     def describe(self, images: Tensor, logits: Tensor) -> Tensor:
         """The signature of each image and its label, N×10; NaN if the logits are, as a guard's filter makes them."""
-        labels = logits.argmax(dim=1).where(logits.isfinite().all(dim=1), float("nan"))
+        labels = logits.argmax(dim=1).where(~logits.isnan().any(dim=1), float("nan"))
         return torch.column_stack((image_signature(self.network.pixels(images)), labels))
 
     def _described(self, images: Tensor, logits: Tensor) -> tuple[NDArray[np.float64], Ints, Ints]:
-        """The same on the host, in one copy, for images with finite logits, and where these are in the batch."""
+        """The same on the host, in one copy, for images whose logits are no NaN, and where these are in the batch."""
         table = self.describe(images, logits).cpu().double().numpy()
         places = np.flatnonzero(np.isfinite(table).all(axis=1))
         return table[places, :-1], table[places, -1].astype(np.int64), places
@@ -268,13 +275,15 @@ class TideLearner(Learner):
         self._begin(afresh=True)
         self.mixed.restart()
         if place is not None and self._misfit(images) > self._misfit(images, place):
-            self._take_up(place)
-        else:
+            self.past.present, self.is_new = place, False
             for layer in self._layers:
-                layer.move_to(layer.prior)
+                layer.recall(place)
+        else:
             self.domain_changes += 1
             self.bank.forget_before(self.bank.clock + change.start + 1)
             logger.info("after %d samples another domain has begun", self.bank.clock + change.start)
+        for layer in self._layers:  # which were compared with other statistics
+            layer.move_to(layer.prior)
 
     def _misfit(self, images: Tensor, domain: int | None = None) -> float:
         """How far images are from the source statistics, or from those of a remembered domain; layers keep these."""
@@ -284,17 +293,12 @@ class TideLearner(Learner):
             self.network(images)
         return float(torch.stack(found).mean())
 
-    def _take_up(self, place: int) -> None:
-        """Begin on the statistics of a remembered domain, which is met again."""
-        self.past.present = place
-        for layer in self._layers:
-            layer.recall(place)
-            layer.move_to(layer.prior)
-
     def _recall(self) -> None:
-        """Take the statistics of a remembered domain for the prior ones, if the present one is like it."""
+        """Take the statistics of a remembered domain for the prior ones, if the present one is like it; or later."""
+        self.is_new = self.changes.seen < RECOGNISED
         place = self.past.nearest(self.changes.mean, self.changes.distance, within=self.method.recall_bound)
         if place is not None:
+            self.is_new = False
             self.past.present, self.past.recalled = place, self.past.recalled + 1
             self.counts.strength.fill_(self.method.recalled_strength)
             for layer in self._layers:
@@ -306,7 +310,7 @@ class TideLearner(Learner):
         self._begin(afresh=not self.mixed.on)
 
     def _begin(self, *, afresh: bool) -> None:
-        self.seen, self.past.present = 0, None
+        self.seen, self.is_new, self.past.present = 0, True, None
         self.counts.begin(self.method.strength)
         for layer in self._layers:
             layer.begin(afresh=afresh)
@@ -316,6 +320,7 @@ class TideLearner(Learner):
         return {
             **super().get_extra_state(),
             "seen": self.seen,
+            "is_new": self.is_new,
             "credit": self.credit,
             "latest": torch.from_numpy(self.latest.copy()),
         }
@@ -323,4 +328,5 @@ class TideLearner(Learner):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take them back from a `state_dict`."""
         super().set_extra_state(state)
-        self.seen, self.credit, self.latest = state["seen"], state["credit"], state["latest"].cpu().numpy().copy()
+        self.seen, self.is_new, self.credit = state["seen"], state["is_new"], state["credit"]
+        self.latest = state["latest"].cpu().numpy().copy()

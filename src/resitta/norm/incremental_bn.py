@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from resitta.errors import UnsuitableModel
 from resitta.norm.bn_layers import BatchNorm, RunningBN, batch_moments
 from resitta.norm.class_balanced_bn import instance_moments
 
@@ -64,17 +65,21 @@ def _with_prior(sums: Tensor, weight: Tensor, prior: Tensor, strength: Tensor) -
     return torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
 
 
-def misfit(found: Tensor, expected: Tensor) -> Tensor:
+def misfit(found: Tensor, expected: Tensor, eps: float) -> Tensor:
     """How far means and variances, 2×C, are from those expected: in standard deviations, squared, mean over channels.
 
-    >>> misfit(torch.tensor([[2.0], [4.0]]), torch.tensor([[0.0], [4.0]]))
+    `eps` is the layer's: what is small for the layer is small here.
+
+    >>> misfit(torch.tensor([[2.0], [4.0]]), torch.tensor([[0.0], [4.0]]), eps=0.0)
     tensor(1.)
     """
-    std = expected[1].clamp(min=LEAST_VARIANCE).sqrt()
-    return (((found[0] - expected[0]) / std).square() + (found[1].sqrt() / std - 1).square()).mean()
+    std = (expected[1] + eps).clamp(min=LEAST_VARIANCE).sqrt()
+    return (((found[0] - expected[0]) / std).square() + ((found[1] + eps).sqrt() / std - 1).square()).mean()
 
 
-def prior_strength(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor, noise: float) -> Tensor:
+def prior_strength(
+    rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor, *, noise: float, eps: float
+) -> Tensor:
     """As how many samples the prior statistics count: the fewer, the further away the samples are (James-Stein).
 
         S = noise / (misfit - noise / W), at most `strength`
@@ -83,13 +88,13 @@ def prior_strength(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tenso
     is a shift of the domain, and a shift of variance noise / S makes the prior statistics worth S samples.
 
     >>> prior, far = torch.tensor([[0.0], [1.0]]), torch.tensor([[[2.0], [5.0]]])
-    >>> prior_strength(far, torch.tensor([8.0]), prior, torch.tensor(64.0), noise=0.8)  # 0.8 / (4 - 0.1)
+    >>> prior_strength(far, torch.tensor([8.0]), prior, torch.tensor(64.0), noise=0.8, eps=0.0)  # 0.8 / (4 - 0.1)
     tensor(0.2051)
     """
     weight = weights.sum().clamp(min=TINY)
     first, second = torch.einsum("r,rmc->mc", weights, rows) / weight
     found = torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
-    shift = (misfit(found, prior) - noise / weight).clamp(min=TINY)
+    shift = (misfit(found, prior, eps) - noise / weight).clamp(min=TINY)
     return torch.minimum(strength, noise / shift)
 
 
@@ -131,7 +136,8 @@ class IncrementalBN(RunningBN):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise."""
         if self.misfits is not None:
-            self.misfits.append(misfit(torch.stack(batch_moments(x)), torch.stack(self.statistics())))
+            found, expected = torch.stack(batch_moments(x)), torch.stack(self.statistics())
+            self.misfits.append(misfit(found, expected, self.layer.eps))
         if self.observation is not None:
             self._observe(x.detach(), self.observation)
             if self.observation.groups is not None:
@@ -140,23 +146,29 @@ class IncrementalBN(RunningBN):
 
     @torch.no_grad()
     def _observe(self, x: Tensor, batch: Observation) -> None:
-        """Add the moments of the samples to the rows, and move the statistics."""
+        """Add the moments of the samples to the rows, and move the statistics.
+
+        Moments are around the source's means: around zero, rounding would hide the variance of channels far from it.
+        """
+        if len(x) != batch.assignment.shape[1]:
+            found = f"{len(x)} samples of {batch.assignment.shape[1]} images in a BatchNorm layer"
+            raise UnsuitableModel(f"tide needs each image as one sample, found {found}; use method='resitta'")
         means, variances = instance_moments(x)
         with torch.autocast(x.device.type, enabled=False):
+            centre = torch.stack((self.source[0], torch.zeros_like(self.source[0])))
+            means = means - centre[0]
             moments = torch.stack((means, variances + means.square()), dim=1)
             moments = moments.where(batch.assignment.any(dim=0)[:, None, None], 0.0)  # those left out may not be finite
             assignment, fade = batch.assignment.to(moments), batch.fade.to(moments)
             self.sums.mul_(fade).add_((assignment @ moments.flatten(1)).view_as(self.sums))
             self.counts.mul_(fade).add_(assignment.sum(dim=1))
-            rows = self.sums / self.counts.clamp(min=TINY)[:, None, None]
-            weights = batch.weights.to(moments)
-            strength = prior_strength(rows, weights, self.prior, batch.strength.to(moments), batch.noise)
-            self.move_to(pooled(rows, weights, self.prior, strength))
+            rows, prior = self.sums / self.counts.clamp(min=TINY)[:, None, None], self.prior - centre
+            weights, most = batch.weights.to(moments), batch.strength.to(moments)
+            strength = prior_strength(rows, weights, prior, most, noise=batch.noise, eps=self.layer.eps)
+            self.move_to(pooled(rows, weights, prior, strength) + centre)
             if batch.groups is not None:
                 groups = min(len(rows), len(self.domains))
-                self.domains[:groups] = each_pooled(
-                    rows[:groups], weights[:groups], self.prior, batch.strength.to(moments)
-                )
+                self.domains[:groups] = each_pooled(rows[:groups], weights[:groups], prior, most) + centre
 
     def _by_batch(self, x: Tensor) -> Tensor:
         """The layer's own forward pass with the statistics of the batch; a single value per channel has none."""
