@@ -24,7 +24,6 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 WITH_PRIOR: dict[str, dict[str, Any]] = {
     "with the label prior": {},
-    "with `feedback=True`": {"feedback": True},
     'with `lookahead="batch"`': {"lookahead": "batch"},
 }
 
@@ -82,7 +81,6 @@ DEFAULTS: dict[str, Any] = {
     "change_bound": 2.4,
     "lr": 5e-4,
     "anchor": 0.01,
-    "feedback": False,
     "lookahead": "none",
 }
 

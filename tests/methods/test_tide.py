@@ -645,7 +645,8 @@ def test_a_network_that_makes_several_samples_of_an_image_is_refused_in_words(mo
             self.inner = model
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.inner(torch.cat((x, x.flip(-1)))).view(2, len(x), -1).mean(0)
+            both: Tensor = self.inner(torch.cat((x, x.flip(-1))))
+            return both.view(2, len(x), -1).mean(0)
 
     adapter = adapt(Doubled().eval(), "tide")
     with pytest.raises(UnsuitableModel, match="found 64 samples of 32 images in a BatchNorm layer; use method='resit"):
