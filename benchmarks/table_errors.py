@@ -37,7 +37,7 @@ STREAMS = {
 COLUMNS: dict[str, tuple[str, dict[str, Any]]] = {
     **{TITLES[method]: (method, {}) for method in FEW},
     "Tide, no label prior": ("tide", {"label_prior": "none"}),
-    "Tide": ("tide", {"label_prior": "temporal"}),
+    "Tide": ("tide", {"label_prior": None}),
 }
 """The methods of short tables with their settings."""
 

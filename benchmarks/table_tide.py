@@ -67,7 +67,7 @@ def ablation() -> str:
     """Each part left out."""
     orders = [order for order in ORDERS if (RECORDS / "tide-ablation" / order).is_dir()]
     rows: list[list[Cell]] = []
-    for prior, parts in (("none", PARTS), ("temporal", WITH_PRIOR)):
+    for prior, parts in (("none", PARTS), (None, WITH_PRIOR)):
         for title, changed in parts.items():
             settings = {**DEFAULTS, "label_prior": prior, **changed}
             rows.append([title, *(one(f"tide-ablation/{order}", "tide", **settings).average for order in orders)])
@@ -81,7 +81,7 @@ DEFAULTS: dict[str, Any] = {
     "change_bound": 2.4,
     "lr": 5e-4,
     "anchor": 0.01,
-    "lookahead": "none",
+    "lookahead": None,
 }
 
 

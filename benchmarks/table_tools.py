@@ -65,12 +65,12 @@ class Run:
 
 
 def runs(folder: str, method: str = "*", seed: int | str = "*", **settings: Any) -> list[Run]:
-    """The records of a folder with these settings, of domains that do not recur."""
+    """The records of a folder with these settings (None: left at its default), of domains that do not recur."""
     found = []
     for path in sorted((RECORDS / folder).glob(f"{method}-{seed}-*.json")):
         content = json.loads(path.read_text("utf-8"))
         run, recurs = content["run"], content.get("protocol", {}).get("course") == "recurring"
-        if settings.items() <= run["settings"].items() and not recurs:
+        if all(run["settings"].get(name) == value for name, value in settings.items()) and not recurs:
             errors = tuple(run["errors"])
             found.append(Run(run["method"], run["seed"], run["settings"], errors, run["seconds"], run["samples"]))
     return found

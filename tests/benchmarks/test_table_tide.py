@@ -41,7 +41,7 @@ def test_the_ablation_has_a_row_for_each_part(table_tide: Any, monkeypatch: pyte
     folder = tmp_path / "tide-ablation" / "iid"
     folder.mkdir(parents=True)
     parts = [OFF | part for part in table_tide.PARTS.values()]
-    parts += [{"label_prior": "temporal"} | part for part in table_tide.WITH_PRIOR.values()]
+    parts += list(table_tide.WITH_PRIOR.values())
     for number, part in enumerate(parts):
         run = {"method": "tide", "seed": 1, "settings": table_tide.DEFAULTS | part, "samples": 9, "seconds": 1.0}
         (folder / f"tide-1-{number}.json").write_text(json.dumps({"run": run | {"errors": [float(number)]}}))
