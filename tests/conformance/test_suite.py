@@ -24,10 +24,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "deyo": {"plpd": 0.0, "destroy": "pixel"},  # a mean over tokens does not see patches change places
 }
 
-PRIOR: dict[str, Any] = {"label_prior": "temporal", "feedback": True}
 NO_FEEDBACK = ("tide",)
-"""Methods that refuse it."""
+"""Methods that refuse to learn from corrected predictions."""
 GROUP_NORM = spread_network(norm="group_norm")
+
+
+def prior_of(name: str) -> dict[str, Any]:
+    """A label prior, with feedback where a method takes it."""
+    return {"label_prior": "temporal", "feedback": name not in NO_FEEDBACK}
 
 
 def variants(name: str) -> dict[Any, str]:
@@ -51,8 +55,7 @@ def test_every_registered_method_conforms_with_its_presets(name: str, preset: st
 @pytest.mark.parametrize("name", list_methods())
 def test_every_registered_method_conforms_on_every_network_it_accepts(name: str, network: Norm) -> None:
     """Those with GroupNorm have a label prior as well, whose own checks are the same on every network."""
-    prior = PRIOR | {"feedback": name not in NO_FEEDBACK}
-    method = resitta.create(name, **QUICK.get(name, {}), **(prior if network == "group_norm" else {}))
+    method = resitta.create(name, **QUICK.get(name, {}), **(prior_of(name) if network == "group_norm" else {}))
     if lack(spread_network(norm=network), method.needs) is None:
         if network != "batch_norm":  # checked above, with the presets
             assert resitta.check_method(method, network=network) == tuple(check.__name__ for check in CHECKS)
@@ -81,7 +84,7 @@ def test_options_of_resitta_conform(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", [n for n in list_methods() if lack(GROUP_NORM, get_method(n).needs) is not None])
 def test_methods_that_need_batch_norm_conform_with_a_label_prior(name: str) -> None:
     """The others do so above, with GroupNorm."""
-    method = resitta.create(name, **PRIOR, **QUICK.get(name, {}))
+    method = resitta.create(name, **prior_of(name), **QUICK.get(name, {}))
     assert resitta.check_method(method) == tuple(check.__name__ for check in CHECKS)
 
 
