@@ -1,3 +1,4 @@
+import copy
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -5,17 +6,25 @@ from typing import Any
 
 import pytest
 import torch
+from tests.accel.emulated_graphs import emulated_graphs
 from tests.methods.roid_by_hand import HandNetwork, HandROID, HandUnMix
 from torch import Tensor, nn
 
-from resitta import adapt, check_method, load
+from resitta import Adapter, adapt, check_method, load
 from resitta.errors import UnsuitableModel
 from resitta.method import create
 from resitta.methods.roid import ROIDLearner, sample_weights, symmetric_cross_entropy
 from resitta.norm.unmix_bn import UnMixBN
 from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.split_gradient import unpacked
 from resitta.training.strong_view import StrongView
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="replays need a CUDA device")
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("roid", {}),
+    ("roid", {"optimizer": "sgd", "lr": 0.1, "norm": "unmix", "per_sample": True}),
+    ("cmf", {"prior_correction": "none"}),
+]
 Stream = Callable[[int], Tensor]
 
 
@@ -235,3 +244,105 @@ def test_unmixed_statistics_need_those_of_the_source() -> None:
     assert adapt(model, "roid", classes=5)(torch.rand(4, 3, 2, 2)).shape == (4, 5)
     with pytest.raises(UnsuitableModel, match="no running statistics"):
         adapt(model, "roid", classes=5, norm="unmix")
+
+
+def test_the_two_passes_give_the_gradient_of_the_whole_loss(precise: nn.Module, stream: Stream) -> None:
+    learner = adapt(precise, "roid", strong_view=darker, batch_size=16).learner
+    assert isinstance(learner, ROIDLearner)
+    images, parameters = stream(24), learner.optimizer.trained
+    logits, weights, kept = learner.first_pass(images)
+    rows = kept.nonzero().squeeze(1)
+    losses = soft_likelihood_ratio(logits) + symmetric_cross_entropy(logits, _placed(learner, images, rows))
+    whole = (weights * losses)[kept].sum() / 16
+    expected = torch.autograd.grad(whole, parameters, retain_graph=True)
+    vector = learner.second_pass(darker(images), rows, logits.detach(), weights)
+    loss, along, others = unpacked(vector, logits, parameters)
+    torch.testing.assert_close(loss, whole.detach(), rtol=1e-12, atol=1e-14)
+    assert not along[~kept].any()
+    own = torch.autograd.grad(logits, parameters, along)
+    for one, other, gradient in zip(own, others, expected, strict=True):
+        torch.testing.assert_close(one + other, gradient, rtol=1e-12, atol=1e-14)
+
+
+def _placed(learner: ROIDLearner, images: Tensor, rows: Tensor) -> Tensor:
+    """The logits of the views of some rows, in their places; zeros elsewhere."""
+    return torch.zeros(len(images), 5).to(images).index_copy(0, rows, learner.network(darker(images)[rows]))
+
+
+def recordings(adapter: Adapter) -> tuple[int, int]:
+    """Of how many shapes of batches, and of how many numbers of kept samples."""
+    learner = adapter.learner
+    assert isinstance(learner, ROIDLearner)
+    return len(learner.passes._recordings), len(learner.replay._recordings)
+
+
+@pytest.mark.parametrize(("method", "settings"), VARIANTS)
+def test_recorded_steps_are_the_same(
+    precise: nn.Module, stream: Stream, monkeypatch: pytest.MonkeyPatch, method: str, settings: dict[str, Any]
+) -> None:
+    batches = torch.split(stream(360), 12)
+    plain = adapt(precise, method, seed=3, **settings)
+    expected = [plain(batch) for batch in batches]
+    adapter = adapt(precise, method, seed=3, **settings)
+    with emulated_graphs(monkeypatch, adapter.learner):
+        found = [adapter(batch) for batch in batches]
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    pairs, counts = recordings(adapter)
+    assert pairs == 1
+    assert counts > 1
+
+
+def test_a_step_that_fails_between_recorded_passes_changes_nothing(
+    precise: nn.Module, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def picky(images: Tensor) -> Tensor:
+        if broken:
+            raise MemoryError
+        return darker(images)
+
+    batches, broken = torch.split(stream(144), 12), False
+    plain = adapt(precise, "roid", strong_view=darker)
+    expected = [plain(batch) for batch in batches]
+    adapter = adapt(precise, "roid", strong_view=picky)
+    with emulated_graphs(monkeypatch, adapter.learner):
+        for batch, answer in zip(batches, expected, strict=True):
+            broken = True
+            with pytest.raises(MemoryError):
+                adapter(batch)
+            broken = False
+            torch.testing.assert_close(adapter(batch), answer, rtol=1e-10, atol=1e-12)
+    assert recordings(adapter)[0] == 1
+
+
+@needs_cuda
+@pytest.mark.parametrize(("method", "settings"), VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_recorded_steps_are_the_same_on_a_cuda_device(
+    model: nn.Module, stream: Stream, method: str, settings: dict[str, Any], dtype: torch.dtype
+) -> None:
+    batches = torch.split(stream(360).to("cuda", dtype), 12)
+    runs = []
+    for graphs in (True, False):
+        adapter = adapt(model.to("cuda", dtype), method, seed=3, cuda_graphs=graphs, **settings)
+        runs.append(torch.stack([adapter(batch) for batch in batches]))
+        pairs, counts = recordings(adapter)
+        assert (pairs == 1 and counts > 1) if graphs else (pairs, counts) == (0, 0)
+    close = 1e-6 if dtype == torch.float64 else 1e-2
+    torch.testing.assert_close(*runs, rtol=close, atol=close)
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", ["roid", "cmf"])
+def test_copies_and_snapshots_continue_on_a_cuda_device(precise: nn.Module, stream: Stream, method: str) -> None:
+    batches, model = torch.split(stream(360).cuda(), 12), precise.cuda()
+    adapter, loaded = adapt(model, method, seed=3), adapt(model, method, seed=3)
+    for batch in batches[:15]:
+        adapter(batch)
+        loaded(batch * 0.5)
+    loaded.load_state_dict(adapter.state_dict())
+    assert recordings(loaded) == (0, 0)
+    twins = adapter, copy.deepcopy(adapter), loaded
+    for batch in batches[15:]:
+        answers = [twin(batch) for twin in twins]
+        torch.testing.assert_close(answers[1:], answers[:1] * 2, rtol=1e-9, atol=1e-9)
+    assert all(recordings(twin)[0] == 1 for twin in twins)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,34 +25,35 @@ from resitta.runtime.locks import LockRank, new_lock
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
 Call = Callable[..., Tensor]
 """How a function of tensors is called: `call(function, *tensors)`."""
 WARM_UP = 2
 """How often work is launched as usual before it is recorded: libraries choose their kernels meanwhile."""
 MOST = 16
-"""How many recordings one object keeps; further shapes are launched as usual."""
+"""How many recordings one object keeps unless told otherwise; further shapes are launched as usual."""
 RECORDING = new_lock(LockRank.MOMENT)
 """Threads record one at a time: all do it in the same streams."""
 
 
-def _traits(value: Tensor) -> tuple[Any, ...]:
+def traits(value: Tensor) -> tuple[Any, ...]:
     """What a recording depends on besides a tensor's values: shape, dtype, strides and device.
 
-    >>> _traits(torch.ones(2)) == _traits(torch.zeros(2)), _traits(torch.ones(2)) == _traits(torch.ones(3))
+    >>> traits(torch.ones(2)) == traits(torch.zeros(2)), traits(torch.ones(2)) == traits(torch.ones(3))
     (True, False)
     """
     return value.shape, value.dtype, value.stride(), value.device
 
 
 @dataclass(frozen=True)
-class Recording:
-    """A graph, the tensors it reads, and the one it leaves its result in."""
+class Recording(Generic[R]):
+    """A graph, the tensors it reads, and what it leaves its result in."""
 
     graph: torch.cuda.CUDAGraph
     inputs: tuple[Tensor, ...]
-    result: Tensor
+    result: R
 
-    def replay(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def replay(self, inputs: tuple[Tensor, ...]) -> R:
         """Run the graph on other inputs of the same shapes."""
         fill(self.inputs, inputs)
         self.graph.replay()
@@ -67,11 +68,76 @@ def fill(places: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
         place.copy_(value, non_blocking=True)
 
 
-class CudaGraphs(nn.Module):
+class Recorder(nn.Module):
+    """Records functions of tensors on a CUDA device, and keeps the recordings.
+
+    It is a stateless module, so that moving or loading its parent, which may replace tensors, drops the recordings.
+    """
+
+    def __init__(self, *, most: int = MOST, warm_up: int = WARM_UP) -> None:
+        super().__init__()
+        self.enabled = True
+        self.most, self.warm_up = most, warm_up
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all recordings."""
+        self._calls: Counter[Any] = Counter()
+        self._recordings: dict[Any, Any] = {}
+        self._places: dict[Any, Tensor] = {}
+        self._pool: Any = None
+
+    def _may_record(self, inputs: tuple[Tensor, ...]) -> bool:
+        """Whether calls with these inputs are recorded sooner or later."""
+        return self.enabled and inputs[0].is_cuda and not torch.cuda.is_current_stream_capturing()
+
+    def _attempt(self, record: Callable[[], R], name: str, device: torch.device) -> R | None:
+        """Return what was recorded, None if that failed: then the caller's stream is as it was."""
+        stream = torch.cuda.current_stream(device)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        try:
+            with RECORDING:
+                return record()
+        except Exception as error:  # a model may do anything; what does not record still runs as it is
+            reason = str(error).partition("\n")[0]
+            logger.info("%s is not recorded as a CUDA graph: %s", name, reason)
+            torch.cuda.synchronize()
+            torch.cuda.set_stream(stream)  # a recording that cannot be ended stays in its own
+            self._pool = None  # and may have left something there
+            return None
+
+    def _capture(self, function: Callable[..., R], places: tuple[Tensor, ...]) -> Recording[R]:
+        """Record a function of static inputs, which are its places."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
+            result = function(*places)
+        return Recording(graph, places, result)
+
+    def _place(self, index: Any, value: Tensor) -> Tensor:
+        """The static input for this index and this shape."""
+        key = index, traits(value)
+        if key not in self._places:
+            self._places[key] = torch.empty_like(value)
+        return self._places[key]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self.forget()
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self.forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle everything but the recordings."""
+        return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_places": {}, "_pool": None}
+
+
+class CudaGraphs(Recorder):
     """Calls functions of tensors; from the third time on with the same shapes, on a CUDA device, as recordings.
 
-    Elsewhere, and when recording fails, the function is called as it is. It is a stateless module, so that moving or
-    loading its parent, which may replace tensors, drops the recordings.
+    Elsewhere, and when recording fails, the function is called as it is. With `most` recordings, those of further
+    shapes are launched as usual; `warm_up` is how often that is done with each shape before it is recorded.
 
     >>> replay = CudaGraphs()
     >>> replay(torch.square, torch.tensor([3.0]))
@@ -83,69 +149,30 @@ class CudaGraphs(nn.Module):
         def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
             """Return `function(*inputs)`."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.enabled = True
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop all recordings."""
-        self._calls: Counter[Any] = Counter()
-        self._recordings: dict[Any, Recording] = {}
-        self._places: dict[Any, Tensor] = {}
-        self._pool: Any = None
-
     def forward(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """Return `function(*inputs)`; keep a copy of the result if it has to outlive the next call."""
-        if not self.enabled or not inputs[0].is_cuda or torch.cuda.is_current_stream_capturing():
+        if not self._may_record(inputs):
             return function(*inputs)
-        key = (function.__name__, torch.is_grad_enabled(), *map(_traits, inputs))
+        key = (function.__name__, torch.is_grad_enabled(), *map(traits, inputs))
         if key not in self._recordings:
             self._calls[key] += 1
-            if self._calls[key] != WARM_UP + 1 or len(self._recordings) >= MOST:
+            if self._calls[key] != self.warm_up + 1 or len(self._recordings) >= self.most:
                 return function(*inputs)
             recording = self._record(function, inputs)
             if recording is None:
                 return function(*inputs)
             self._recordings[key] = recording
-        return self._recordings[key].replay(inputs)
+        result: Tensor = self._recordings[key].replay(inputs)
+        return result
 
-    def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording | None:
+    def _record(self, function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> Recording[Tensor] | None:
+        def in_place(*places: Tensor) -> Tensor:
+            result = function(*places)
+            alike = traits(result) == traits(places[0]) and not result.requires_grad
+            return places[0].copy_(result) if alike else result
+
         places = tuple(self._place(index, value) for index, value in enumerate(inputs))
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream(inputs[0].device)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        try:
-            with RECORDING, torch.cuda.graph(graph, self._pool, capture_error_mode="thread_local"):
-                result = function(*places)
-                if _traits(result) == _traits(places[0]) and not result.requires_grad:
-                    result = places[0].copy_(result)
-        except Exception as error:  # a model may do anything; what does not record still runs as it is
-            reason = str(error).partition("\n")[0]
-            logger.info("%s is not recorded as a CUDA graph: %s", function.__name__, reason)
-            torch.cuda.synchronize()
-            torch.cuda.set_stream(stream)  # a recording that cannot be ended stays in its own
-            self._pool = None  # and may have left something there
-            return None
-        return Recording(graph, places, result)
-
-    def _place(self, index: int, value: Tensor) -> Tensor:
-        """The static input for this index and this shape."""
-        key = index, _traits(value)
-        if key not in self._places:
-            self._places[key] = torch.empty_like(value)
-        return self._places[key]
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CudaGraphs":
-        self.forget()
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call,no-any-return]
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        self.forget()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Copy and pickle everything but the recordings."""
-        return {**self.__dict__, "_calls": Counter(), "_recordings": {}, "_places": {}, "_pool": None}
+        return self._attempt(lambda: self._capture(in_place, places), function.__name__, inputs[0].device)
 
 
 @functools.cache

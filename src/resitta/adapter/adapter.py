@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from resitta._deprecated import warn
-from resitta.accel.cuda_graphs import CudaGraphs
+from resitta.accel.cuda_graphs import CudaGraphs, Recorder
 from resitta.adapter.options import Options
 from resitta.checkpoint import io as store
 from resitta.checkpoint.fingerprint import Fingerprint
@@ -127,7 +127,7 @@ class Adapter(nn.Module):
         self._changes_reported = 0
         self.rollback = Rollback(self.learner, self.generator)
         for module in self.modules():
-            if isinstance(module, CudaGraphs):  # background learning yields to predictions, a graph cannot
+            if isinstance(module, Recorder):  # background learning yields to predictions, a graph cannot
                 module.enabled = self.options.cuda_graphs and self.background is None
         if self.background is not None:
             self.background.connect(self)

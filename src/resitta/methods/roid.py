@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from resitta.accel.cuda_graphs import CudaGraphs
+from resitta.accel.graph_pairs import GraphPairs
 from resitta.accel.varying_sizes import varying_sizes
 from resitta.method import Learner, Method, Needs, register
 from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, chosen_norm
@@ -21,7 +23,11 @@ from resitta.training.prior_correction import PriorCorrection, prior_corrected
 from resitta.training.self_training import Anchor
 from resitta.training.sliding_window import SlidingWindow
 from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.split_gradient import descend, partial_gradient
 from resitta.training.strong_view import StrongView, View
+
+COUNTS = 64
+"""For how many numbers of kept samples the second pass is recorded as a CUDA graph."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +131,8 @@ class ROIDLearner(Learner):
         self.optimizer = self._optimizer()
         self.ensemble = ensemble(self.network.parameters())
         self.window = SlidingWindow(method.window)
+        self.passes = GraphPairs()
+        self.replay = CudaGraphs(most=COUNTS, warm_up=1)  # cuDNN's rules choose the same kernels every time
         self.view = method.strong_view or StrongView(generator, per_sample=method.per_sample, sharp=True)
         precision = torch.promote_types(network.dtype, torch.float32)
         uniform = torch.full((network.classes,), 1 / network.classes, dtype=precision, device=network.device)
@@ -156,25 +164,44 @@ class ROIDLearner(Learner):
     def learn(self, images: Tensor) -> Tensor:
         """One step on the kept samples; return the logits of all, from before it.
 
-        How many are kept is known on the host only: it is asked for once, and no CUDA graph is recorded. All images are
-        augmented before, while a device still computes their logits.
+        How many are kept is known on the host only: it is asked for once. Hence CUDA graphs are recorded of the first
+        pass, of the second one for each number of samples, and of the backward pass of the first one with the step. All
+        images are augmented before, while a device still computes their logits.
         """
         if not self.network.answers.knows(images.shape, channels_last=self.network.channels_last):
             self.network.predict(images)  # finds out which layout works
+        (logits, weights, kept), finish = self.passes(self.first_pass, self.descend, images)
+        augmented = self.network.augment(images, self.view)
+        rows = kept.nonzero().squeeze(1)
+        finish(self.replay(self.second_pass, augmented, rows, logits, weights))
+        self.ensemble(self.network.parameters())
+        return logits.clone()
+
+    def first_pass(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits with their autograd graph, the weights of the samples, and which are kept; c̄ follows."""
         with updating_components(self.network):
             logits = self.network(images)
-            seen = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            weights, kept = sample_weights(seen.detach(), self.mean_prediction, self.method.tau)
-            self._follow(seen.detach())
-            augmented = self.network.augment(images, self.view)
-            rows = kept.nonzero().squeeze(1)
-            with varying_sizes():
-                views = self.network(augmented[rows]).to(seen.dtype)
-        losses = soft_likelihood_ratio(seen[rows]) + symmetric_cross_entropy(seen[rows], views)
-        with varying_sizes():
-            self.optimizer.descend((weights[rows] * losses).sum() / self.method.batch_size)
-        self.ensemble(self.network.parameters())
-        return logits.detach()
+        seen = _precise(logits.detach())
+        weights, kept = sample_weights(seen, self.mean_prediction, self.method.tau)
+        self._follow(seen)
+        return logits, weights, kept
+
+    def second_pass(self, augmented: Tensor, rows: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
+        """The loss on the kept samples and what follows from it without the first pass: see `partial_gradient`.
+
+        ℓ = Σ w (soft likelihood ratio + symmetric cross-entropy with the view) / B.
+        """
+        leaf = logits.detach().requires_grad_()
+        seen = _precise(leaf).index_select(0, rows)
+        with updating_components(self.network), varying_sizes():
+            views = self.network(augmented.index_select(0, rows)).to(seen.dtype)
+            losses = soft_likelihood_ratio(seen) + symmetric_cross_entropy(seen, views)
+            loss = (weights.index_select(0, rows) * losses).sum() / self.method.batch_size
+            return partial_gradient(loss, leaf, self.optimizer.trained)
+
+    def descend(self, logits: Tensor, partial: Tensor) -> Tensor:
+        """One step down the gradient of both passes; return the loss."""
+        return descend(self.optimizer, logits, partial)
 
     @torch.no_grad()
     def _follow(self, logits: Tensor) -> None:
@@ -182,3 +209,8 @@ class ROIDLearner(Learner):
         mean = logits.softmax(dim=1).mean(dim=0).to(self.mean_prediction.dtype)
         mean = mean.where(mean.isfinite().all(), self.mean_prediction)
         self.mean_prediction.lerp_(mean, 1 - self.method.beta)
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """The logits in float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

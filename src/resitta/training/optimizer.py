@@ -54,15 +54,15 @@ class Optimizer(nn.Module):
         gradients = self.gradients(loss)
         self.step(gradients if complete is None else complete(gradients), loss, when)
 
-    def gradients(self, loss: Tensor) -> Gradients:
-        """The gradient of each parameter."""
+    def gradients(self, loss: Tensor, along: Tensor | None = None) -> Gradients:
+        """The gradient of each parameter; for logits in the place of a loss, that of Σ `along` · logits."""
         if self.inner is None:
             return ()
         if not loss.requires_grad:
             reason = "no gradient reaches the parameters: the model's forward pass disables gradients"
             own = "in a method of your own, train a fork that owns parameters, network.fork('affine')"
             raise UnsuitableModel(f"{reason}; use method='bn', or let it compute them; {own}")
-        gradients: Gradients = torch.autograd.grad(loss, self._group["params"], allow_unused=True)
+        gradients: Gradients = torch.autograd.grad(loss, self._group["params"], along, allow_unused=True)
         return gradients
 
     def step(self, gradients: Gradients, loss: Tensor, when: Tensor | None = None) -> None:
