@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from resitta import adapt, list_methods
 from resitta.accel.cuda_graphs import WARM_UP, CudaGraphs
+from resitta.method import get_method, takes_source
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="replays need a CUDA device")
 
@@ -114,6 +116,7 @@ def test_what_waits_for_the_device_is_called_as_it_is() -> None:
     for _ in range(WARM_UP + 3):
         assert torch.equal(replay(waits, x), 3 * x)
         assert torch.cuda.current_stream() == stream, "a recording that failed left the caller in its stream"
+        assert torch.rand(2, device="cuda").isfinite().all(), "or the generator of random numbers waiting"
     assert not replay._recordings
 
 
@@ -126,6 +129,7 @@ def test_every_method_predicts_the_same_with_and_without(method: str) -> None:
     images = torch.rand(6, 64, 3, 32, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     runs = []
     for graphs in (True, False):
-        adapter = adapt(model, method, seed=1, cuda_graphs=graphs)
+        source: dict[str, Any] = {"source": images[0]} if takes_source(get_method(method)) else {}
+        adapter = adapt(model, method, seed=1, cuda_graphs=graphs, **source)
         runs.append(torch.stack([adapter(batch) for batch in images]))
     torch.testing.assert_close(*runs, rtol=1e-3, atol=1e-3)

@@ -104,6 +104,8 @@ class Recorder(nn.Module):
             logger.info("%s is not recorded as a CUDA graph: %s", name, reason)
             torch.cuda.synchronize()
             torch.cuda.set_stream(stream)  # a recording that cannot be ended stays in its own
+            random = torch.cuda.default_generators[device.index]
+            random.graphsafe_set_state(random.clone_state())  # and leaves the generator waiting for its end
             self._pool = None  # and may have left something there
             return None
 

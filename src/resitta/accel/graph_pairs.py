@@ -72,12 +72,15 @@ class GraphPairs(Recorder):
             pair = self._recordings[key]
             return pair.first.replay(inputs), pair.finish
         results = first(*inputs)
-        finish = partial(self._finish, key, second, results[0]) if recorded else partial(second, results[0])
+        held = [results[0]]  # its autograd graph ends with the step: while it lives, the next one cannot be recorded
+        finish = partial(self._finish, key if recorded else None, second, held)
         return tuple(result.detach() for result in results), finish
 
-    def _finish(self, key: Any, second: Second, result: Tensor, between: Tensor) -> Tensor:
+    def _finish(self, key: Any, second: Second, held: list[Tensor], between: Tensor) -> Tensor:
         """Call the second half, and note that this was one more step with these shapes."""
-        answer = second(result, between)
+        answer = second(held.pop(), between)
+        if key is None:
+            return answer
         self._places.setdefault(key, torch.empty_like(between))
         if self._calls[key] < self.warm_up:
             self._calls[key] += 1
