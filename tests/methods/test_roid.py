@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from resitta import Adapter, adapt, check_method, load
 from resitta.errors import UnsuitableModel
 from resitta.method import create
-from resitta.methods.roid import ROIDLearner, sample_weights, symmetric_cross_entropy
+from resitta.methods.roid import ROIDLearner, symmetric_cross_entropy
 from resitta.norm.unmix_bn import UnMixBN
-from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.soft_likelihood import normalized, sample_weights, soft_likelihood_ratio
 from resitta.training.split_gradient import unpacked
 from resitta.training.strong_view import StrongView
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from resitta.accel.cuda_graphs import CudaGraphs
 from resitta.accel.graph_pairs import GraphPairs
@@ -16,13 +15,13 @@ from resitta.method import Learner, Method, Needs, register
 from resitta.norm.choice import BATCH_SIZE, COMPONENTS, FULL_BATCH, NORM, Norm, chosen_norm
 from resitta.norm.unmix_bn import updating_components
 from resitta.settings import setting
-from resitta.training.entropy import entropy, log_probabilities
+from resitta.training.entropy import log_probabilities
 from resitta.training.network import Network
 from resitta.training.optimizer import SGD, Adam, Optimizer
 from resitta.training.prior_correction import PriorCorrection, prior_corrected
 from resitta.training.self_training import Anchor
 from resitta.training.sliding_window import SlidingWindow
-from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.soft_likelihood import follow, sample_weights, soft_likelihood_ratio
 from resitta.training.split_gradient import descend, partial_gradient
 from resitta.training.strong_view import StrongView, View
 
@@ -97,22 +96,6 @@ def symmetric_cross_entropy(logits: Tensor, others: Tensor) -> Tensor:
     return -(log_p.exp() * log_q + log_q.exp() * log_p).sum(dim=1) / 2
 
 
-def sample_weights(logits: Tensor, mean_prediction: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """The weights of the samples, and which are kept: those at least as diverse as the mean of the batch.
-
-    w = exp(d e / τ) with the diversity d = 1 - cos(c̄, p) and the certainty e = -H(p), each scaled to [0, 1] over the
-    batch. At least one sample is kept.
-
-    >>> logits = torch.tensor([[4.0, 0.0], [0.0, 4.0]])
-    >>> weights, kept = sample_weights(logits, torch.tensor([0.9, 0.1]), tau=1.0)
-    >>> kept.tolist(), weights.tolist()
-    ([False, True], [1.0, 1.0])
-    """
-    diversity = normalized(1 - F.cosine_similarity(mean_prediction[None], logits.softmax(dim=1), dim=1))
-    certainty = normalized(-entropy(logits))
-    return (diversity * certainty / tau).exp(), ~(diversity < diversity.mean())
-
-
 class ROIDLearner(Learner):
     """One network that trains on every batch it predicts, and what keeps it near the source."""
 
@@ -183,7 +166,7 @@ class ROIDLearner(Learner):
             logits = self.network(images)
         seen = _precise(logits.detach())
         weights, kept = sample_weights(seen, self.mean_prediction, self.method.tau)
-        self._follow(seen)
+        follow(self.mean_prediction, seen, self.method.beta)
         return logits, weights, kept
 
     def second_pass(self, augmented: Tensor, rows: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
@@ -202,13 +185,6 @@ class ROIDLearner(Learner):
     def descend(self, logits: Tensor, partial: Tensor) -> Tensor:
         """One step down the gradient of both passes; return the loss."""
         return descend(self.optimizer, logits, partial)
-
-    @torch.no_grad()
-    def _follow(self, logits: Tensor) -> None:
-        """c̄ <- β c̄ + (1-β) mean p; predictions that are not finite are left out."""
-        mean = logits.softmax(dim=1).mean(dim=0).to(self.mean_prediction.dtype)
-        mean = mean.where(mean.isfinite().all(), self.mean_prediction)
-        self.mean_prediction.lerp_(mean, 1 - self.method.beta)
 
 
 def _precise(logits: Tensor) -> Tensor:
