@@ -36,6 +36,8 @@ from resitta.method import get_method, takes_source
 
 Call = Callable[[Tensor], Any]
 BATCH = 64
+WARM_UP = 40
+"""Batches before the first that counts: CUDA graphs are recorded meanwhile, some of them of rare steps."""
 MODES: dict[str, dict[str, Any]] = {
     "resitta, exact": {},
     "resitta, bf16": {"precision": "bf16"},
@@ -119,7 +121,7 @@ def throughput(model: nn.Module, images: Images, args: argparse.Namespace) -> di
     for name in args.modes:
         calls[name] = adapt(model, **options(name, images))
     for call in calls.values():
-        for _ in range(4):  # the third call records CUDA graphs
+        for _ in range(WARM_UP if images.is_cuda else 4):
             call(images.batch())
     rounds: dict[str, list[float]] = {}
     for _ in range(args.rounds):
