@@ -112,6 +112,23 @@ class HandBN(nn.Module):
         return out * self.weight.view(shape) + self.bias.view(shape)
 
 
+class HandBank(EntroBank):
+    """Keeps the latest samples while labels are diverse."""
+
+    diverse = False
+
+    def admit(self, label: int, entropy: float) -> int | None:
+        if self.diverse and self.size == self.capacity:
+            return list(self.births).index(min(self.births))
+        return super().admit(label, entropy)
+
+
+def scaled(values: list[float]) -> list[float]:
+    """To [0, 1]."""
+    low, high = min(values), max(values)
+    return [(value - low) / (high - low) if high > low else 0.0 for value in values]
+
+
 @dataclass
 class Domain:
     """What is kept of a domain that was left."""
@@ -138,7 +155,7 @@ class HandTide:
     groups: int = 4
     mirror: bool = True
     diversity: float = 0.6
-    lr: float = 5e-4
+    lr: float = 2.2e-3
     anchor: float = 0.01
     capacity: int = 64
     update_every: int = 64
@@ -154,9 +171,12 @@ class HandTide:
                 self.net.set_submodule(name, HandBN(layer))
         self.layers = [module for module in self.net.modules() if isinstance(module, HandBN)]
         self.trained = [parameter for layer in self.layers for parameter in layer.parameters()]
-        self.adam = torch.optim.Adam(self.trained, lr=self.lr)
+        sizes = [float(scale) for layer in self.layers for scale in layer.weight.detach().abs()]
+        step = sum(sizes) / len(sizes)
+        self.adam = torch.optim.Adam(self.trained, lr=self.lr * step)
+        self.mean = torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
         self.start = [parameter.detach().clone() for parameter in self.trained]
-        self.bank = EntroBank(
+        self.bank = HandBank(
             self.capacity,
             generator=torch.Generator(),
             forget_age=self.forget_age,
@@ -177,8 +197,8 @@ class HandTide:
         rejected = self.rejected(images)
         known = [i for i in range(len(images)) if not rejected[i]]
         rows = image_signature(images[known]).double().numpy()
-        before = len(self.changes.found)
-        found = self.changes.run(rows)[before:]
+        before, diverse = len(self.changes.found), self.diversity_of([labels[i] for i in known])
+        found = self.changes.run(rows, diverse)[before:]
         later = known[max(0, found[-1][0] - self.images) :] if found else known
         first = later[0] if found else 0
         if found:
@@ -190,14 +210,16 @@ class HandTide:
             self.remembered, self.known = [], None
             self.begin(afresh=not self.mixed.on)
         kept = [i >= first and not rejected[i] for i in range(len(images))]
-        self.latest = [*self.latest, *(labels[i] for i in known)][-64:]
-        shares = [count / len(self.latest) for count in Counter(self.latest).values()]
-        diverse = math.exp(-sum(p * math.log(p) for p in shares)) / max(1, min(self.classes, len(self.latest)))
         answer = self.answer(images, predicted, labels, kept, diverse > self.diversity)
         self.seen += len(images) - first
         self.images += len(known)
         self.learn_from(images, predicted, rejected, first, diverse)
         return answer
+
+    def diversity_of(self, labels: list[int]) -> float:
+        self.latest = [*self.latest, *labels][-64:]
+        shares = [count / len(self.latest) for count in Counter(self.latest).values()]
+        return math.exp(-sum(p * math.log(p) for p in shares)) / max(1, min(self.classes, len(self.latest)))
 
     def answer(self, images: Tensor, predicted: Tensor, labels: list[int], kept: list[bool], diverse: bool) -> Tensor:
         """Observe the batch; of each kept image, choose the prediction to return."""
@@ -330,6 +352,7 @@ class HandTide:
     def learn_from(self, images: Tensor, logits: Tensor, rejected: list[bool], first: int, diversity: float) -> None:
         log_p = logits.float().log_softmax(1)
         entropies = (-(log_p.exp() * log_p).sum(1)).tolist()
+        self.bank.diverse = diversity > self.diversity
         for i, image in enumerate(images):
             if rejected[i]:
                 continue
@@ -341,8 +364,8 @@ class HandTide:
 
     def update(self, diversity: float) -> None:
         """A share of the updates that are due takes place; in each case parameters return toward the source."""
-        if self.bank.size > 1 and not self.mixed.on:
-            self.credit += diversity
+        if self.bank.size > 1:
+            self.credit += diversity**2
         if self.credit >= 1:
             self.credit -= 1
             self.counted["learned"] += 1
@@ -354,19 +377,22 @@ class HandTide:
                 parameter.sub_(self.anchor * (parameter - source))
 
     def descend(self) -> None:
-        """L = Σ_i e^{3 c_i} ℓ_i / capacity under the bank's own statistics, and a step of Adam."""
+        """L = Σ_i e^{3 c_i d_i} ℓ_i / capacity over samples of d_i ≥ mean d, under the bank's own statistics."""
         for layer in self.layers:
             layer.own = True
         logits = self.net(self.bank.samples.contiguous(memory_format=torch.channels_last))
         for layer in self.layers:
             layer.own = False
         certainties = [float((row.softmax(0) * row.log_softmax(0)).sum()) for row in logits.detach()]
-        low, high = min(certainties), max(certainties)
+        shares = [row.softmax(0) for row in logits.detach()]
+        distances = [1 - float(p @ self.mean / p.norm() / self.mean.norm()) for p in shares]
+        self.mean = 0.9 * self.mean + 0.1 * sum(shares, torch.zeros(())) / len(shares)
+        certain, distant = scaled(certainties), scaled(distances)
         losses = []
-        for row, certainty in zip(logits, certainties, strict=True):
+        for row, c, d in zip(logits, certain, distant, strict=True):
             q = row.softmax(0).clamp(max=0.99)
             loss = -(q * (q / (1 - q) + 1e-5).log()).sum()
-            losses.append(math.exp(3 * (certainty - low) / (high - low)) * loss)
+            losses.append((d >= sum(distant) / len(distant)) * math.exp(3 * c * d) * loss)
         self.adam.zero_grad()
         (torch.stack(losses).sum() / self.capacity).backward()  # type: ignore[no-untyped-call]
         self.adam.step()

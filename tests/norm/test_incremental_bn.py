@@ -44,6 +44,11 @@ def mixture(rows: Floats, weights: Floats, prior: Floats, strength: float) -> Fl
     return np.stack((mean, variance))
 
 
+def summed(rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted sums of moments, and of the weights."""
+    return (rows * weights[:, None, None]).sum(0), weights.sum()
+
+
 @given(st.integers(0, 10**6), st.integers(1, 5), st.floats(0.1, 300))
 @settings(deadline=None, max_examples=50)
 def test_pooled_statistics_are_those_of_the_mixture(seed: int, count: int, strength: float) -> None:
@@ -53,7 +58,7 @@ def test_pooled_statistics_are_those_of_the_mixture(seed: int, count: int, stren
     prior = np.stack((rng.normal(size=4), rng.gamma(1.0, size=4) + 0.1))
     given_rows, given_weights, given_prior = (torch.from_numpy(values) for values in (rows, weights, prior))
     scale = torch.tensor(strength, dtype=torch.float64)
-    together = pooled(given_rows, given_weights, given_prior, scale)
+    together = pooled(*summed(given_rows, given_weights), given_prior, scale)
     np.testing.assert_allclose(together, mixture(rows, weights, prior, strength), rtol=1e-8, atol=1e-10)
     each = each_pooled(given_rows, given_weights, given_prior, scale)
     for row in range(count):
@@ -64,7 +69,7 @@ def test_pooled_statistics_are_those_of_the_mixture(seed: int, count: int, stren
 def test_variances_have_a_lower_bound() -> None:
     rows, prior = torch.ones(2, 2, 1), torch.tensor([[1.0], [0.0]])
     for found in (
-        pooled(rows, torch.ones(2), prior, torch.tensor(1.0)),
+        pooled(*summed(rows, torch.ones(2)), prior, torch.tensor(1.0)),
         each_pooled(rows, torch.ones(2), prior, torch.tensor(1.0))[0],
     ):
         assert found[:, 0].tolist() == pytest.approx([1.0, 1e-8])
@@ -88,13 +93,15 @@ def test_the_strength_of_the_prior_is_that_of_james_and_stein(seed: int, scale: 
     shift = (mean**2 + (np.sqrt(variance) - 1) ** 2).mean() - noise / weights.sum()
     expected = 64.0 if shift <= 0 else min(64.0, noise / shift)
     given_rows, given_weights, given_prior = (torch.from_numpy(values) for values in (rows, weights, prior))
-    found = prior_strength(given_rows, given_weights, given_prior, torch.tensor(64.0).double(), noise=noise, eps=0.0)
+    found = prior_strength(
+        *summed(given_rows, given_weights), given_prior, torch.tensor(64.0).double(), noise=noise, eps=0.0
+    )
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_without_samples_the_prior_has_its_full_strength() -> None:
     rows, prior = torch.zeros(3, 2, 4), torch.ones(2, 4)
-    assert prior_strength(rows, torch.zeros(3), prior, torch.tensor(64.0), noise=0.8, eps=0.0) == 64
+    assert prior_strength(*summed(rows, torch.zeros(3)), prior, torch.tensor(64.0), noise=0.8, eps=0.0) == 64
 
 
 def numbers(x: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -23,11 +23,13 @@ class NaiveChangePoints:
     before: list[Floats] = field(default_factory=list)
     found: list[tuple[int, Floats, int]] = field(default_factory=list)
 
+    diversity: float = 0.0
     waiting: list[Floats] = field(default_factory=list)
     blocks: int = 0
 
-    def run(self, rows: Floats) -> list[tuple[int, Floats, int]]:
+    def run(self, rows: Floats, diversity: float = 0.0) -> list[tuple[int, Floats, int]]:
         """Take the next images of the stream; return all changes so far."""
+        self.diversity = diversity
         for row in rows:
             self.waiting.append(row)
             if len(self.waiting) == 16:
@@ -47,7 +49,8 @@ class NaiveChangePoints:
 
     def is_new(self, block: list[Floats]) -> bool:
         two = (np.mean(block, axis=0) + np.mean(self.before, axis=0)) / 2
-        return self.distance(np.mean(block, axis=0)) > 1.4 * self.bound or self.distance(two) > self.bound
+        bound = self.bound * (1 - 0.4 * self.diversity * (len(self.domain) >= 64))
+        return self.distance(np.mean(block, axis=0)) > 1.4 * bound or self.distance(two) > bound
 
     def covariance(self) -> Floats:
         total = self.guess + sum(weight for weight, _ in self.deviations)

@@ -168,6 +168,8 @@ class IndexedEntroBank(EntroBank):
         ages, entropies = self._by_age[label], self._by_entropy[label]
         self._regroup(label, len(ages), len(ages) - 1)
         del ages[bisect_left(ages, (birth,))], entropies[bisect_left(entropies, (entropy, birth))]
+        if not ages:
+            del self._by_age[label], self._by_entropy[label]
 
     def _regroup(self, label: int, old: int, new: int) -> None:
         """Move a class to the group of its new count; the last group is that of the dominant classes."""
@@ -175,8 +177,9 @@ class IndexedEntroBank(EntroBank):
         if new == len(groups):
             groups.append(set())
         groups[old].discard(label)
-        groups[new].add(label)
-        while not groups[-1]:
+        if new:
+            groups[new].add(label)
+        while len(groups) > 1 and not groups[-1]:
             groups.pop()
 
     def reindex(self) -> None:
@@ -187,3 +190,31 @@ class IndexedEntroBank(EntroBank):
         for slot in self.births[: self.size].argsort().tolist():
             label, entropy, birth = self.all_labels[slot], self.all_entropies[slot], self.births[slot]
             self._list(slot, int(label), float(entropy), int(birth))
+
+
+class RecentEntroBank(IndexedEntroBank):
+    """Holds the latest samples while `diverse`: they show all classes by themselves. Otherwise it is an EntroBank.
+
+    >>> bank = RecentEntroBank(2, generator=torch.Generator())
+    >>> bank.diverse = True
+    >>> bank.add(torch.rand(3, 3, 4, 4), np.array([0, 1, 1]), np.array([0.1, 0.2, 0.9]))
+    >>> bank.entropies.tolist()
+    [0.9, 0.2]
+    """
+
+    diverse = False
+
+    def admit(self, label: int, entropy: float) -> int | None:
+        """The place of the oldest sample, or what Algorithm 1 decides."""
+        if self.diverse and self.size == self.capacity:
+            return int(self.births.argmin())
+        return super().admit(label, entropy)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return everything for `state_dict`."""
+        return {**super().get_extra_state(), "diverse": self.diverse}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Load everything from a `state_dict`."""
+        super().set_extra_state(state)
+        self.diverse = bool(state["diverse"])

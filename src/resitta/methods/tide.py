@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resitta.errors import BadSetting
-from resitta.memory.entrobank import IndexedEntroBank
+from resitta.memory.entrobank import RecentEntroBank
 from resitta.memory.memory import Storage
 from resitta.method import Learner, Method, graphed, register
+from resitta.norm.affine_layers import mean_scale
 from resitta.norm.domain_counts import DomainCounts
 from resitta.norm.incremental_bn import (
     IncrementalBN,
@@ -25,14 +26,13 @@ from resitta.norm.incremental_bn import (
 from resitta.settings import setting
 from resitta.training.change_points import Change, ChangePoints
 from resitta.training.domain_memory import DomainMemory
-from resitta.training.entropy import entropy
 from resitta.training.image_signature import image_signature
 from resitta.training.mirrored_view import MirroredView, mean_prediction
 from resitta.training.mixed_domains import MixedDomains
 from resitta.training.network import Network, Trained
 from resitta.training.optimizer import Adam
 from resitta.training.self_training import Anchor
-from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.soft_likelihood import follow, sample_weights, soft_likelihood_ratio
 
 logger = logging.getLogger(__name__)
 Ints = NDArray[np.int64]
@@ -45,8 +45,8 @@ LEAST = 32
 """How many images that takes at least."""
 LATEST = 64
 """Over how many images the diversity of labels is measured."""
-CERTAINTY = 3.0
-"""The most certain sample of the bank weighs e³ times as much as the least certain one."""
+TAU, BETA = 1 / 3, 0.9
+"""Of ROID's weights of samples, and of the mean prediction that they compare with."""
 
 
 @register("tide")
@@ -94,7 +94,9 @@ class Tide(Method):
         at_least=0,
         doc="without a mirror, the later prediction counts where labels cover this share of the classes",
     )
-    lr: float = setting(5e-4, at_least=0, doc="learning rate of Adam; 0 adapts statistics alone")
+    lr: float = setting(
+        2.2e-3, at_least=0, doc="learning rate of Adam, in units of the mean |γ|; 0 adapts statistics alone"
+    )
     anchor: float = setting(
         0.01, at_least=0, at_most=1, doc="pulls the parameters toward the source by this factor at each update"
     )
@@ -124,6 +126,7 @@ class TideLearner(Learner):
 
     learns_from_predictions = True
     revises = True
+    mean_prediction: Tensor
 
     def __init__(self, method: Tide, network: Network, generator: torch.Generator) -> None:
         super().__init__()
@@ -132,9 +135,9 @@ class TideLearner(Learner):
         rows, places = max(self.classes, method.groups), max(method.domains, method.groups)
         self.network = network.fork(method.trains, channels_last=True)
         self.network.with_bn(lambda layer: IncrementalBN(layer, rows, places))
-        self.optimizer = Adam(self.network.parameters(), lr=method.lr)
+        self.optimizer = Adam(self.network.parameters(), lr=method.lr * mean_scale(self.network))
         self.anchor = Anchor(self.network.parameters(), method.anchor)
-        self.bank = IndexedEntroBank(
+        self.bank = RecentEntroBank(
             method.capacity,
             storage=Storage(network),
             generator=generator,
@@ -151,6 +154,9 @@ class TideLearner(Learner):
         weighing = {"quota": method.quota, "ceiling": method.ceiling, "noise": method.noise}
         self.counts = DomainCounts(rows, classes=self.classes, **weighing).to(network.device, network.dtype)
         self.counts.begin(method.strength)
+        precision = torch.promote_types(network.dtype, torch.float32)
+        uniform = torch.full((network.classes,), 1 / network.classes, dtype=precision, device=network.device)
+        self.register_buffer("mean_prediction", uniform)
 
     @property
     def _layers(self) -> list[IncrementalBN]:
@@ -171,7 +177,8 @@ class TideLearner(Learner):
         """
         screened = self.bank.screened(images, logits)
         signatures, labels, places = self._described(images, screened)
-        change = self.changes(signatures)
+        diversity = self._diversity(labels)
+        change = self.changes(signatures, diversity)
         first = 0 if change is None else max(0, change.start)
         start = 0 if change is None else int(places[first])
         if change is not None:
@@ -181,10 +188,10 @@ class TideLearner(Learner):
         if self.mixed(signatures[first:]):
             self._regroup()
         kept = ~screened.isnan().any(dim=1) & (torch.arange(len(images), device=images.device) >= start)
-        diversity = self._diversity(labels)
         newer = self._observed(images, logits, kept, diverse=diversity > self.method.diversity)
         self.seen += len(images) - start
         self.updates += 1
+        self.bank.diverse = diversity > self.method.diversity
         for _ in self.bank.offer(images, screened, every=self.method.update_every, first=start):
             self.update(diversity)
         return newer
@@ -219,14 +226,14 @@ class TideLearner(Learner):
             return self.network(images)
 
     def update(self, diversity: float) -> None:
-        """Learn from everything in the bank: each time where all classes come, the less often the fewer do.
+        """Learn from everything in the bank: each time where all classes come, the more seldom the fewer do.
 
         In between the parameters return toward the source: long runs of a class offer nothing better.
         """
         if not self.method.lr:
             return
-        if self.bank.size > 1 and not self.mixed.on:
-            self.credit += diversity
+        if self.bank.size > 1:
+            self.credit += diversity**2
         if self.credit >= 1:
             self.credit -= 1
             self.learn(self.bank.samples)
@@ -235,12 +242,13 @@ class TideLearner(Learner):
 
     @graphed
     def learn(self, samples: Tensor) -> Tensor:
-        """One Adam step on the soft likelihood ratio, certain samples weighing more; return the loss."""
+        """One Adam step on the soft likelihood ratio of samples that are diverse, and certain; return the loss."""
         with own_statistics(self.network):
             logits = self.network(samples)
         seen = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        weights = (CERTAINTY * normalized(-entropy(seen.detach()))).exp()
-        loss = (weights * soft_likelihood_ratio(seen)).sum() / self.method.capacity
+        weights, chosen = sample_weights(seen.detach(), self.mean_prediction, TAU)
+        follow(self.mean_prediction, seen.detach(), BETA)
+        loss = (weights * chosen * soft_likelihood_ratio(seen)).sum() / self.method.capacity
         self.optimizer.descend(loss)
         self.anchor(self.network.parameters())
         return loss.detach()

@@ -1,5 +1,6 @@
 """Normalisation layers of any kind, by what most methods train: their affine parameters."""
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -25,6 +26,21 @@ def affine_tensors(model: nn.Module) -> list[Tensor]:
     """The weights and biases of these layers, each once."""
     found = [getattr(layer, name, None) for _, layer in affine_layers(model) for name in ("weight", "bias")]
     return list({id(tensor): tensor for tensor in found if isinstance(tensor, Tensor)}.values())
+
+
+def mean_scale(model: nn.Module) -> float:
+    """The mean |γ| over the weights γ of these layers: a learning rate in this unit is alike in all networks.
+
+    Adam moves a parameter by the learning rate, whatever the parameter's size, and scales differ tenfold between
+    networks.
+
+    >>> mean_scale(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3)))
+    1.0
+    """
+    weights = [weight for _, layer in affine_layers(model) if isinstance(weight := layer.weight, Tensor)]
+    if not weights:
+        return 0.0
+    return float(torch.cat([weight.detach().abs().flatten() for weight in weights]).mean())
 
 
 def _is_affine_norm(module: nn.Module) -> bool:

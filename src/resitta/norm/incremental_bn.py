@@ -34,19 +34,24 @@ class Observation:
     """The row of each sample, if each row is a group of samples that is normalised with statistics of its own."""
 
 
-def pooled(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor) -> Tensor:
-    """The mean and variance of a mixture: rows of first and second moments, R×2×C, and prior statistics, 2×C.
+def pooled(sums: Tensor, weight: Tensor, prior: Tensor, strength: Tensor) -> Tensor:
+    """The mean and variance of samples, given by weighted sums of first and second moments, and of prior statistics.
 
-    >>> rows, prior = torch.tensor([[[2.0], [4.0]], [[9.0], [99.0]]]), torch.tensor([[0.0], [4.0]])
-    >>> pooled(rows, torch.tensor([1.0, 0.0]), prior, torch.tensor(1.0))  # the second row has no weight
+    Sums are 2×…×C, prior statistics 2×C.
+
+    >>> sums, prior = torch.tensor([[2.0], [4.0]]), torch.tensor([[0.0], [4.0]])
+    >>> pooled(sums, torch.tensor(1.0), prior, torch.tensor(1.0))
     tensor([[1.],
             [3.]])
     """
-    return _with_prior(torch.einsum("r,rmc->mc", weights, rows), weights.sum(), prior, strength)
+    (mean, variance), total = prior, strength + weight
+    first = (strength * mean + sums[0]) / total
+    second = (strength * (variance + mean.square()) + sums[1]) / total
+    return torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
 
 
 def each_pooled(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor) -> Tensor:
-    """The same for each row by itself, R×2×C.
+    """The same for each row of moments by itself, R×2×C.
 
     >>> rows, prior = torch.tensor([[[2.0], [4.0]], [[9.0], [99.0]]]), torch.tensor([[0.0], [4.0]])
     >>> each_pooled(rows, torch.tensor([1.0, 0.0]), prior, torch.tensor(1.0))[:, :, 0]
@@ -54,15 +59,7 @@ def each_pooled(rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor) 
             [0., 4.]])
     """
     sums = (rows * weights[:, None, None]).transpose(0, 1)
-    return _with_prior(sums, weights[:, None], prior, strength).transpose(0, 1)
-
-
-def _with_prior(sums: Tensor, weight: Tensor, prior: Tensor, strength: Tensor) -> Tensor:
-    """From weighted sums of first and second moments to means and variances, 2×…×C."""
-    (mean, variance), total = prior, strength + weight
-    first = (strength * mean + sums[0]) / total
-    second = (strength * (variance + mean.square()) + sums[1]) / total
-    return torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
+    return pooled(sums, weights[:, None], prior, strength).transpose(0, 1)
 
 
 def misfit(found: Tensor, expected: Tensor, eps: float) -> Tensor:
@@ -78,7 +75,7 @@ def misfit(found: Tensor, expected: Tensor, eps: float) -> Tensor:
 
 
 def prior_strength(
-    rows: Tensor, weights: Tensor, prior: Tensor, strength: Tensor, *, noise: float, eps: float
+    sums: Tensor, weight: Tensor, prior: Tensor, strength: Tensor, *, noise: float, eps: float
 ) -> Tensor:
     """As how many samples the prior statistics count: the fewer, the further away the samples are (James-Stein).
 
@@ -87,12 +84,12 @@ def prior_strength(
     The misfit of W samples is noise / W if only chance sets them apart from the prior statistics. What is beyond that
     is a shift of the domain, and a shift of variance noise / S makes the prior statistics worth S samples.
 
-    >>> prior, far = torch.tensor([[0.0], [1.0]]), torch.tensor([[[2.0], [5.0]]])
-    >>> prior_strength(far, torch.tensor([8.0]), prior, torch.tensor(64.0), noise=0.8, eps=0.0)  # 0.8 / (4 - 0.1)
+    >>> prior, far = torch.tensor([[0.0], [1.0]]), 8 * torch.tensor([[2.0], [5.0]])
+    >>> prior_strength(far, torch.tensor(8.0), prior, torch.tensor(64.0), noise=0.8, eps=0.0)  # 0.8 / (4 - 0.1)
     tensor(0.2051)
     """
-    weight = weights.sum().clamp(min=TINY)
-    first, second = torch.einsum("r,rmc->mc", weights, rows) / weight
+    weight = weight.clamp(min=TINY)
+    first, second = sums / weight
     found = torch.stack((first, (second - first.square()).clamp(min=LEAST_VARIANCE)))
     shift = (misfit(found, prior, eps) - noise / weight).clamp(min=TINY)
     return torch.minimum(strength, noise / shift)
@@ -114,6 +111,8 @@ class IncrementalBN(RunningBN):
     """
 
     source: Tensor
+    centre: Tensor
+    """Moments are taken around the source's means: around zero, rounding would hide variances of channels far off."""
     prior: Tensor
     sums: Tensor
     counts: Tensor
@@ -125,6 +124,7 @@ class IncrementalBN(RunningBN):
         super().__init__(layer)
         source = torch.stack(self.statistics())
         self.register_buffer("source", source, persistent=False)
+        self.register_buffer("centre", torch.stack((source[0], torch.zeros_like(source[0]))), persistent=False)
         self.register_buffer("prior", source.clone())
         self.register_buffer("sums", source.new_zeros(rows, *source.shape))
         self.register_buffer("counts", source.new_zeros(rows))
@@ -146,29 +146,26 @@ class IncrementalBN(RunningBN):
 
     @torch.no_grad()
     def _observe(self, x: Tensor, batch: Observation) -> None:
-        """Add the moments of the samples to the rows, and move the statistics.
-
-        Moments are around the source's means: around zero, rounding would hide the variance of channels far from it.
-        """
+        """Add the moments of the samples to the rows, and move the statistics."""
         if len(x) != batch.assignment.shape[1]:
             found = f"{len(x)} samples of {batch.assignment.shape[1]} images in a BatchNorm layer"
             raise UnsuitableModel(f"tide needs each image as one sample, found {found}; use method='resitta'")
         means, variances = instance_moments(x)
         with torch.autocast(x.device.type, enabled=False):
-            centre = torch.stack((self.source[0], torch.zeros_like(self.source[0])))
-            means = means - centre[0]
+            means = means - self.centre[0]
             moments = torch.stack((means, variances + means.square()), dim=1)
             moments = moments.where(batch.assignment.any(dim=0)[:, None, None], 0.0)  # those left out may not be finite
             assignment, fade = batch.assignment.to(moments), batch.fade.to(moments)
             self.sums.mul_(fade).add_((assignment @ moments.flatten(1)).view_as(self.sums))
             self.counts.mul_(fade).add_(assignment.sum(dim=1))
-            rows, prior = self.sums / self.counts.clamp(min=TINY)[:, None, None], self.prior - centre
-            weights, most = batch.weights.to(moments), batch.strength.to(moments)
-            strength = prior_strength(rows, weights, prior, most, noise=batch.noise, eps=self.layer.eps)
-            self.move_to(pooled(rows, weights, prior, strength) + centre)
+            prior, most = self.prior - self.centre, batch.strength.to(moments)
+            rows, weights = self.sums / self.counts.clamp(min=TINY)[:, None, None], batch.weights.to(moments)
+            sums, weight = torch.einsum("r,rmc->mc", weights, rows), weights.sum()
+            strength = prior_strength(sums, weight, prior, most, noise=batch.noise, eps=self.layer.eps)
+            self.move_to(pooled(sums, weight, prior, strength) + self.centre)
             if batch.groups is not None:
                 groups = min(len(rows), len(self.domains))
-                self.domains[:groups] = each_pooled(rows[:groups], weights[:groups], prior, most) + centre
+                self.domains[:groups] = each_pooled(rows[:groups], weights[:groups], prior, most) + self.centre
 
     def _by_batch(self, x: Tensor) -> Tensor:
         """The layer's own forward pass with the statistics of the batch; a single value per channel has none."""

@@ -27,6 +27,8 @@ HORIZON = 2048
 """Over how many images the mean signature of a domain is averaged, once it has lasted that long."""
 POOLED = 8192
 """Over how many images the covariance is averaged."""
+STEADY = 0.4
+"""By which share the bound is lower where images of all classes come: means of blocks then differ little."""
 SURE = 64
 """From how many images on a domain has a mean that deviations are measured from: runs of a class move single blocks."""
 FIRST_GUESS, GUESSED = 0.04, 16.0
@@ -56,7 +58,7 @@ class ChangePoints(nn.Module):
 
     The mean signatures of each `BLOCK` images, and of the last two blocks, are compared with that of the domain before.
     If the two are further from it than `bound` standard deviations of single images, or the one than `ALONE` times
-    that, another domain has begun.
+    that, another domain has begun. Where labels are diverse, the bound is lower.
 
     >>> rng, changes = np.random.default_rng(0), ChangePoints(bound=2.4)
     >>> day, night = rng.normal(0, 0.2, (320, 9)), rng.normal(1, 0.2, (64, 9))
@@ -77,8 +79,11 @@ class ChangePoints(nn.Module):
         self.scatter: Floats = np.eye(NUMBERS) * FIRST_GUESS * GUESSED
         self.mass = GUESSED
 
-    def forward(self, signatures: Floats) -> Change | None:
-        """Take the next signatures of the stream; return the last change among them."""
+    def forward(self, signatures: Floats, diversity: float = 0.0) -> Change | None:
+        """Take the next signatures of the stream; return the last change among them.
+
+        `diversity`: which share of the classes the latest images show.
+        """
         waited = len(self.waiting)
         rows = np.concatenate((self.waiting, signatures[np.isfinite(signatures).all(axis=1)]))
         whole = len(rows) // BLOCK * BLOCK
@@ -86,7 +91,7 @@ class ChangePoints(nn.Module):
         change = None
         for start in range(0, whole, BLOCK):
             block = rows[start : start + BLOCK]
-            if self._has_changed(block):
+            if self._has_changed(block, diversity):
                 both = np.concatenate((self.last, block))
                 first = self._first_of(both)
                 left = (self.mean, self.seen) if change is None else (change.left, change.lasted)
@@ -113,13 +118,14 @@ class ChangePoints(nn.Module):
         np.fill_diagonal(shrunk, np.maximum(np.diag(covariance), LEAST))
         return shrunk
 
-    def _has_changed(self, block: Floats) -> bool:
+    def _has_changed(self, block: Floats, diversity: float) -> bool:
         """Whether a block, or it and the one before, belong to another domain."""
         if not self.seen:
             return False
         mean = block.mean(axis=0)
         both = (mean + self.last.mean(axis=0)) / 2
-        return self.distance(mean, self.mean) > ALONE * self.bound or self.distance(both, self.mean) > self.bound
+        bound = self.bound * (1 - STEADY * diversity) if self.seen >= SURE else self.bound
+        return self.distance(mean, self.mean) > ALONE * bound or self.distance(both, self.mean) > bound
 
     def _first_of(self, rows: Floats) -> int:
         """The first image of another domain: those before it fit the last domain, the others their own mean."""
