@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from resitta.memory.entrobank import (
     EntroBank,
     IndexedEntroBank,
+    RecentEntroBank,
     dominant_slots,
     most_uncertain,
     outdated,
@@ -251,3 +252,31 @@ def test_the_index_holds_what_the_bank_holds() -> None:
         assert label in bank._by_count[count] or not count
     bank.forget_before(bank.clock - 20)
     assert sum(map(len, bank._by_age.values())) == bank.size < 50
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
+@settings(deadline=None, max_examples=50)
+def test_while_labels_are_diverse_it_holds_the_latest_samples(stream: list[tuple[int, float, bool]]) -> None:
+    bank = RecentEntroBank(5, generator=torch.Generator(), forget_age=20, mature_age=8)
+    plain = EntroBank(5, generator=torch.Generator(), forget_age=20, mature_age=8)
+    since = 0
+    for label, entropy, bank.diverse in stream:
+        since = since + 1 if bank.diverse else 0
+        bank.add(torch.zeros(1, 1, 1, 1), np.array([label]), np.array([entropy]))
+        oldest = int(bank.births[: bank.size].min())
+        assert since < 5 or oldest == bank.clock - 4
+    for label, entropy, _ in stream:  # its index is still right: it goes on as an EntroBank of the same samples
+        if plain.clock == 0:
+            plain.set_extra_state(bank.get_extra_state())
+            bank.diverse = False
+        for one in (bank, plain):
+            one.add(torch.zeros(1, 1, 1, 1), np.array([label]), np.array([entropy]))
+        assert bank.births.tolist() == plain.births.tolist()
+
+
+def test_whether_labels_are_diverse_is_saved() -> None:
+    bank, other = (RecentEntroBank(2, generator=torch.Generator()) for _ in range(2))
+    bank.diverse = True
+    bank.add(torch.zeros(1, 1, 1, 1), np.array([0]), np.array([0.5]))
+    other.set_extra_state(bank.get_extra_state())
+    assert other.diverse is True

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from resitta.norm.affine_layers import affine_layers, affine_tensors
+from resitta.norm.affine_layers import affine_layers, affine_tensors, mean_scale
 from resitta.training.network import Network
 
 
@@ -58,3 +58,12 @@ def test_a_fork_owns_weight_and_bias_of_each_layer_once() -> None:
     model = nn.Sequential(shared, nn.Linear(4, 4), shared, nn.GroupNorm(2, 4))
     assert Network(model).trained_names("affine") == ["0.weight", "0.bias", "3.weight", "3.bias"]
     assert len(affine_tensors(model)) == 4
+
+
+def test_the_mean_scale_is_that_of_all_channels_together() -> None:
+    narrow, wide = nn.BatchNorm1d(1), nn.LayerNorm(3)
+    with torch.no_grad():
+        narrow.weight.fill_(-2.0)
+        wide.weight.copy_(torch.tensor([0.0, 1.0, 3.0]))
+    assert mean_scale(nn.Sequential(narrow, nn.Linear(1, 3), wide, nn.BatchNorm1d(3, affine=False))) == 6 / 4
+    assert mean_scale(nn.Linear(1, 3)) == 0.0

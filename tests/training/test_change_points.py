@@ -170,3 +170,28 @@ def test_states_of_other_signatures_are_refused(name: str, shape: tuple[int, ...
     changes = ChangePoints(BOUND)
     with pytest.raises(BadState, match="the state holds signatures of shapes .* this method has 9 numbers in each"):
         changes.set_extra_state({**changes.get_extra_state(), name: torch.zeros(shape)})
+
+
+@given(st.integers(0, 10**6), st.floats(0.05, 0.4), st.floats(0, 1))
+@settings(deadline=None, max_examples=20)
+def test_with_diverse_labels_it_is_the_naive_detector_with_a_lower_bound(
+    seed: int, apart: float, diversity: float
+) -> None:
+    rows = domains(seed, [150, 100, 120], apart)
+    naive, changes, found = NaiveChangePoints(BOUND), ChangePoints(BOUND), []
+    for start in range(0, len(rows), 16):
+        change = changes(rows[start : start + 16], diversity)
+        found += [] if change is None else [start + change.start]
+        naive.run(rows[start : start + 16], diversity)
+    assert found == [start for start, *_ in naive.found]
+
+
+def test_small_changes_are_found_where_labels_are_diverse() -> None:
+    rows = domains(1, [320, 200], apart=0.0)
+    rows[320:] += 0.2 * 0.6  # in each of nine numbers, of about that deviation
+    found = [
+        [change for part in np.split(rows, range(40, 520, 40)) if (change := changes(part, diversity))]
+        for diversity in (0.0, 1.0)
+        for changes in [ChangePoints(BOUND)]
+    ]
+    assert [len(each) for each in found] == [0, 1]

@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from resitta.training.soft_likelihood import normalized, soft_likelihood_ratio
+from resitta.training.soft_likelihood import follow, normalized, sample_weights, soft_likelihood_ratio
 
 
 def by_hand(logits: list[float]) -> float:
@@ -46,3 +47,27 @@ def test_values_are_scaled_to_the_unit_interval(values: list[float]) -> None:
     low, high = min(values), max(values)
     expected = [(value - low) / (high - low) if high > low else 0.0 for value in values]
     assert normalized(torch.tensor(values, dtype=torch.float64)).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("logits", [torch.zeros(6, 4), torch.ones(1, 4) * torch.arange(4.0)])
+def test_samples_that_do_not_differ_are_all_kept_with_weight_one(logits: Tensor) -> None:
+    weights, kept = sample_weights(logits, torch.full((4,), 0.25), 1 / 3)
+    assert kept.all()
+    assert torch.equal(weights, torch.ones(len(logits)))
+
+
+def test_at_least_one_sample_is_kept() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 3, 50):
+        for _ in range(50):
+            _, kept = sample_weights(torch.randn(count, 4, generator=generator), torch.full((4,), 0.25), 1 / 3)
+            assert 1 <= kept.sum() <= count
+    assert normalized(torch.tensor([2.0])).tolist() == [0.0]
+
+
+def test_the_mean_prediction_leaves_out_what_is_not_finite() -> None:
+    mean = torch.tensor([0.5, 0.5])
+    follow(mean, torch.tensor([[torch.nan, 0.0], [9.0, -9.0]]), beta=0.9)
+    assert mean.tolist() == [0.5, 0.5]
+    follow(mean, torch.tensor([[0.0, 0.0], [30.0, -30.0]]), beta=0.5)
+    assert mean.tolist() == pytest.approx([0.625, 0.375])

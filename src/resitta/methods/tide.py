@@ -58,7 +58,8 @@ class Tide(Method):
     statistics, which count as `strength` samples, and averages over all images since, balanced between classes: they
     count the more the more classes they show (`quota`, `ceiling`). A domain that has been here before (`recall_bound`)
     starts on the statistics it had. Once in `update_every` samples the affine parameters are pulled toward the source
-    (`anchor`), and learn from the bank by ROID's soft likelihood ratio, the less often the fewer classes come.
+    (`anchor`), and learn from the bank by ROID's soft likelihood ratio, the less often the fewer classes come. While
+    they are diverse (`diversity`), the bank holds the latest samples, else it is an EntroBank.
 
     The pass that adds a batch to the statistics sees mirrored images, and a call returns the mean of both predictions
     (`mirror`), as long as the network is about as certain of mirrored images and agrees on them. Where the domain is
@@ -92,7 +93,7 @@ class Tide(Method):
     diversity: float = setting(
         0.6,
         at_least=0,
-        doc="without a mirror, the later prediction counts where labels cover this share of the classes",
+        doc="from this share of the classes on it learns from the latest samples, and needs no mirror for newer logits",
     )
     lr: float = setting(
         2.2e-3, at_least=0, doc="learning rate of Adam, in units of the mean |γ|; 0 adapts statistics alone"
