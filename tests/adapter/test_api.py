@@ -31,14 +31,18 @@ def test_a_method_object_is_taken_as_it_is(model: nn.Module) -> None:
         (lambda m: resitta.adapt(m, "resita"), UnknownName, "no method is called 'resita'. Did you mean 'resitta'"),
         (lambda m: resitta.adapt(m, "tent", Lr=1), UnknownName, "tent has no setting 'Lr'. Did you mean 'lr'"),
         (lambda m: resitta.adapt(m, preset="cifar"), UnknownName, "no preset 'cifar'. Did you mean 'cifar10'"),
-        (lambda m: resitta.adapt(m, lr=-1.0), BadSetting, "lr must be > 0, found -1.0"),
-        (lambda m: resitta.adapt(m, eta=float("nan")), BadSetting, "eta must be a finite number, found nan"),
-        (lambda m: resitta.adapt(m, capacity=1.5), BadSetting, "capacity must be a whole number, found 1.5"),
-        (lambda m: resitta.adapt(m, norm="bn"), BadSetting, "norm must be one of 'resibn', 'rbn', 'adbn', found 'bn'"),
+        (lambda m: resitta.adapt(m, "resitta", lr=-1.0), BadSetting, "lr must be > 0, found -1.0"),
+        (lambda m: resitta.adapt(m, "resitta", eta=float("nan")), BadSetting, "eta must be a finite number, found nan"),
+        (lambda m: resitta.adapt(m, "resitta", capacity=1.5), BadSetting, "capacity must be a whole number, found 1.5"),
+        (
+            lambda m: resitta.adapt(m, "resitta", norm="bn"),
+            BadSetting,
+            "norm must be one of 'resibn', 'rbn', 'adbn', found 'bn'",
+        ),
         (lambda m: resitta.adapt(m, non_finite=cast(Any, "drop")), BadSetting, "non_finite must be 'raise' or 'skip'"),
         (lambda m: resitta.adapt(m.state_dict()), UnsuitableModel, "must be a torch.nn.Module, found OrderedDict"),
         (
-            lambda m: resitta.adapt(nn.Linear(2, 2)),
+            lambda m: resitta.adapt(nn.Linear(2, 2), "resitta"),
             UnsuitableModel,
             "resitta needs BatchNorm layers, and Linear has none; "
             "use method='cofa', 'cotta', 'lame', 'neo', 'source' or 't3a', which work",

@@ -78,7 +78,7 @@ def test_the_refusal_names_the_methods_that_work(method: str, kind: str) -> None
 def test_a_transformer_is_refused_by_name() -> None:
     vit = VisionTransformer(image_size=8, width=6, depth=1)
     with pytest.raises(UnsuitableModel) as refused:
-        resitta.adapt(vit)
+        resitta.adapt(vit, "resitta")
     assert str(refused.value) == sentence("resitta", model="VisionTransformer")
 
 
