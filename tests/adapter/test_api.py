@@ -13,6 +13,15 @@ def test_the_nine_methods_are_there() -> None:
     assert set(PAPER_METHODS) <= set(resitta.list_methods())
 
 
+@pytest.mark.parametrize("preset", [None, "cifar10", "cifar100", "imagenet"])
+def test_the_default_is_tide(model: nn.Module, preset: str | None) -> None:
+    assert resitta.adapt(model, preset=preset).method == resitta.create("tide", preset=preset)
+
+
+def test_a_fleet_is_of_the_papers_method(model: nn.Module) -> None:
+    assert resitta.fleet(model).template.method == resitta.methods.ResiTTA()
+
+
 def test_presets_and_settings_reach_the_method(model: nn.Module) -> None:
     adapter = resitta.adapt(model, "resitta", preset="imagenet", lr=5e-4)
     assert isinstance(adapter.method, resitta.methods.ResiTTA)
