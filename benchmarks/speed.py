@@ -139,8 +139,8 @@ def throughput(model: nn.Module, images: Images, args: argparse.Namespace) -> di
 
 def options(name: str, images: Images) -> dict[str, Any]:
     """What `adapt` gets for a row: methods that need source data take the images at hand for it."""
-    chosen = MODES.get(name, {"method": name})
-    method = get_method(chosen.get("method", "resitta"))
+    chosen = {"method": "resitta", **MODES.get(name, {"method": name})}
+    method = get_method(chosen["method"])
     return {**chosen, "source": torch.cat(images.batches)} if takes_source(method) else chosen
 
 
@@ -196,14 +196,14 @@ def memory(model: nn.Module, images: Images) -> dict[str, float]:
     In use, and reserved: what the allocator has asked the device for, recorded graphs included.
     """
     makers: dict[str, Callable[[], Call]] = {"plain code": lambda: PlainResiTTA(model)}
-    makers["exact"] = lambda: adapt(model)
-    makers["exact, without CUDA graphs"] = lambda: adapt(model, cuda_graphs=False)
-    makers["bf16"] = lambda: adapt(model, precision="bf16")
-    makers["micro-batches of 8"] = lambda: adapt(model, micro_batch=8)
+    makers["exact"] = lambda: adapt(model, "resitta")
+    makers["exact, without CUDA graphs"] = lambda: adapt(model, "resitta", cuda_graphs=False)
+    makers["bf16"] = lambda: adapt(model, "resitta", precision="bf16")
+    makers["micro-batches of 8"] = lambda: adapt(model, "resitta", micro_batch=8)
     found: dict[str, float] = {}
     for name, make in makers.items():
         found[name], found[f"{name}, reserved"] = peak(make, images)
-    owned = sum(p.numel() for p in adapt(model).parameters())
+    owned = sum(p.numel() for p in adapt(model, "resitta").parameters())
     return {**found, "own parameters, share of the model": owned / sum(p.numel() for p in model.parameters())}
 
 
@@ -223,7 +223,7 @@ def peak(make: Callable[[], Call], images: Images) -> tuple[float, float]:
 
 def latency(model: nn.Module, images: Images, seconds: float) -> dict[str, dict[str, float]]:
     """Milliseconds per call when batches arrive at half the rate that plain inference can take."""
-    plain, adapter = inference(model), adapt(model, background=True)
+    plain, adapter = inference(model), adapt(model, "resitta", background=True)
     learn_some(adapter, images)
     interval = 2 * seconds_per_call(plain, images, seconds)
     calls: dict[str, Call] = {"plain inference": plain, "resitta, background": adapter}
@@ -262,7 +262,7 @@ def batch_1(model: nn.Module, images: Images, seconds: float) -> dict[str, float
     """Images per second, one at a time."""
     images.batches = [image[None] for batch in images.batches for image in batch]
     images.cycle = itertools.cycle(images.batches)
-    adapter = adapt(model, background=True)
+    adapter = adapt(model, "resitta", background=True)
     learn_some(adapter, images)
     calls: dict[str, Call] = {"plain inference": inference(model), "resitta, background": adapter}
     for call in calls.values():

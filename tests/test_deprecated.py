@@ -58,7 +58,7 @@ def test_an_old_attribute_of_the_package_warns() -> None:
 def test_an_old_setting_works_wherever_settings_are_given(model: nn.Module) -> None:
     text = "the setting renew is now reset_on_shift; the old name will be removed in 0.2"
     made: list[Callable[[], Any]] = [
-        lambda: resitta.adapt(model, renew=2.0).method,
+        lambda: resitta.adapt(model, "resitta", renew=2.0).method,
         lambda: resitta.create("resitta", renew=2.0),
         lambda: resitta.create(resitta.methods.ResiTTA(), renew=2.0),
         lambda: resitta.methods.ResiTTA(renew=2.0),  # type: ignore[call-arg]
@@ -72,7 +72,7 @@ def test_an_old_setting_works_wherever_settings_are_given(model: nn.Module) -> N
 
 
 def test_files_with_an_old_setting_load_silently(model: nn.Module, tmp_path: Path) -> None:
-    adapter = resitta.adapt(model, reset_on_shift=2.0)
+    adapter = resitta.adapt(model, "resitta", reset_on_shift=2.0)
     document = {**describe(adapter), "state": adapter.state_dict()}
     document["settings"] = {"renew" if key == "reset_on_shift" else key: v for key, v in document["settings"].items()}
     (tmp_path / "old").write_bytes(seal(document))
@@ -83,7 +83,7 @@ def test_files_with_an_old_setting_load_silently(model: nn.Module, tmp_path: Pat
 
 
 def test_watching_is_adding_a_callback(model: nn.Module) -> None:
-    adapter, callback = resitta.adapt(model), resitta.Callback()
+    adapter, callback = resitta.adapt(model, "resitta"), resitta.Callback()
     with pytest.warns(DeprecationWarning, match="adapter.watch is now adapter.add_callback"):
         adapter.watch(callback)
     assert adapter.callbacks == [callback]

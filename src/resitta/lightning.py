@@ -17,7 +17,8 @@ def adapt_predictions(submodule: str = "model", method: str | Method = "resitta"
     """Return a callback that adapts a classifier while `trainer.predict` runs.
 
     `submodule` is the classifier's name in the LightningModule: images in, logits out. The other arguments are those of
-    `resitta.adapt`. Your `predict_step` stays as it is. Each process of a trainer adapts to the images it predicts.
+    `resitta.adapt`, but here the default method is the paper's. Your `predict_step` stays as it is. Each process of a
+    trainer adapts to the images it predicts.
     """
     imported = [sys.modules[name].Callback for name in PACKAGES if name in sys.modules]
     bases = imported or [require(PACKAGES[0], "lightning").Callback]

@@ -49,7 +49,7 @@ def test_a_stream_is_answered_as_by_autocast_alone(
 
 
 def test_teacher_and_student_share_one_copy_of_every_frozen_weight(model: nn.Module) -> None:
-    adapter = adapt(model, precision="bf16", background=True)
+    adapter = adapt(model, "resitta", precision="bf16", background=True)
     adapter(IMAGES[0])
     adapter.sync()
     assert adapter.stats.updates == 1
@@ -60,13 +60,13 @@ def test_teacher_and_student_share_one_copy_of_every_frozen_weight(model: nn.Mod
 
 
 def test_exact_mode_keeps_no_copies(model: nn.Module) -> None:
-    adapter = adapt(model)
+    adapter = adapt(model, "resitta")
     adapter(IMAGES[0])
     assert len(casts_of(adapter)) == 0
 
 
 def test_weights_that_are_trained_are_never_stale(model: nn.Module) -> None:
-    adapter = adapt(model, precision="bf16", train="all", lr=0.05, nu_m=0.5)
+    adapter = adapt(model, "resitta", precision="bf16", train="all", lr=0.05, nu_m=0.5)
     for batch in IMAGES:
         adapter(batch)
     with adapter.paused(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -84,7 +84,7 @@ class Standardized(nn.Conv2d):
 
 def test_a_weight_that_is_computed_is_left_alone() -> None:
     head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
-    adapter = adapt(nn.Sequential(Standardized(3, 4, 3), nn.BatchNorm2d(4), *head), precision="bf16")
+    adapter = adapt(nn.Sequential(Standardized(3, 4, 3), nn.BatchNorm2d(4), *head), "resitta", precision="bf16")
     for batch in IMAGES:
         adapter(batch)
     assert len(casts_of(adapter)) == 1, "that of the linear layer"
@@ -101,7 +101,7 @@ def test_moving_forgets_and_copying_leaves_behind() -> None:
 
 
 def test_an_adapter_that_was_converted_casts_anew(model: nn.Module) -> None:
-    adapter = adapt(model, precision="bf16")
+    adapter = adapt(model, "resitta", precision="bf16")
     for dtype, copies in ((torch.float32, 3), (torch.float64, 0), (torch.float32, 3)):
         adapter.to(dtype)
         assert adapter(IMAGES[0].to(dtype)).isfinite().all()

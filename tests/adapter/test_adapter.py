@@ -82,13 +82,13 @@ def test_models_without_batchnorm_work_with_source_and_lame() -> None:
     ],
 )
 def test_bad_images_are_refused_and_change_nothing(model: nn.Module, batch: Callable[[], Any], message: str) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(70))
     before = adapter.state_dict()
     with pytest.raises(BadImages, match=message):
         adapter(batch())
     assert same(before, adapter.state_dict())
-    twin = resitta.adapt(model)
+    twin = resitta.adapt(model, "resitta")
     twin(images(70))
     assert torch.equal(adapter(images(70, seed=1)), twin(images(70, seed=1)))
 
@@ -98,7 +98,7 @@ def test_non_finite_images_are_refused_by_index(model: nn.Module, value: float) 
     batch = images(8)
     batch[3, 0, 0, 0] = value
     with pytest.raises(NonFiniteImages, match=r"1 of 8 images \(index 3\) hold NaN or Inf.*non_finite='skip'"):
-        resitta.adapt(model)(batch)
+        resitta.adapt(model, "resitta")(batch)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,7 +117,7 @@ def test_skipped_images_are_predicted_and_never_learned_from(model: nn.Module, m
 
 
 def test_rounding_outside_the_unit_interval_is_taken(model: nn.Module) -> None:
-    assert resitta.adapt(model)(images(2) * 1.0005).shape == (2, 5)
+    assert resitta.adapt(model, "resitta")(images(2) * 1.0005).shape == (2, 5)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -132,7 +132,7 @@ def test_channels_last_gives_the_same(model: nn.Module, method: str) -> None:
 
 def test_images_of_another_precision_are_converted(model: nn.Module) -> None:
     batch = images(3)
-    assert torch.equal(resitta.adapt(model)(batch.double()), resitta.adapt(model)(batch))
+    assert torch.equal(resitta.adapt(model, "resitta")(batch.double()), resitta.adapt(model, "resitta")(batch))
 
 
 # --- models of all kinds ----------------------------------------------------------------------------------------------
@@ -157,8 +157,8 @@ class Returns(nn.Module):
     ],
 )
 def test_output_selects_the_logits(model: nn.Module, wrap: Callable[[Tensor], Any], output: Any) -> None:
-    adapter = resitta.adapt(Returns(model, wrap), output=output)
-    assert torch.equal(adapter(images(70)), resitta.adapt(model)(images(70)))
+    adapter = resitta.adapt(Returns(model, wrap), "resitta", output=output)
+    assert torch.equal(adapter(images(70)), resitta.adapt(model, "resitta")(images(70)))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_output_selects_the_logits(model: nn.Module, wrap: Callable[[Tensor], An
     ],
 )
 def test_other_outputs_are_refused(model: nn.Module, wrap: Callable[[Tensor], Any], output: Any, message: str) -> None:
-    adapter = resitta.adapt(Returns(model, wrap), output=output)
+    adapter = resitta.adapt(Returns(model, wrap), "resitta", output=output)
     with pytest.raises(BadOutput, match=message):
         adapter(images(4))
     assert adapter.stats.samples == 0
@@ -194,7 +194,7 @@ def test_normalized_inputs_give_what_a_model_that_normalises_inside_gives(model:
         def forward(self, x: Tensor) -> Any:
             return self.net((x - m) / s)
 
-    outside, inside = resitta.adapt(model, normalized=(mean, std)), resitta.adapt(Inside())
+    outside, inside = resitta.adapt(model, "resitta", normalized=(mean, std)), resitta.adapt(Inside(), "resitta")
     for seed in range(4):
         batch = images(50, seed)
         torch.testing.assert_close(outside((batch - m) / s), inside(batch), atol=1e-4, rtol=1e-4)
@@ -212,7 +212,7 @@ def test_dropout_is_never_active() -> None:
 
 def test_the_callers_storage_is_shared_and_survives_moves(model: nn.Module) -> None:
     before = copy.deepcopy(model.state_dict())
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     shared = model[0].weight.data_ptr()  # type: ignore[index]
     own = adapter.learner
     convolutions = [m for m in own.modules() if isinstance(m, nn.Conv2d) and m.in_channels == 3]
@@ -229,7 +229,7 @@ def test_extra_parameter_memory_is_a_few_per_cent() -> None:
     from resitta.models import WideResNet
 
     net = WideResNet(depth=16, width=4)
-    adapter = resitta.adapt(net)
+    adapter = resitta.adapt(net, "resitta")
     seen: set[int] = {p.data_ptr() for p in net.parameters()}
     extra = sum(t.numel() for t in (*adapter.parameters(), *adapter.buffers()) if t.data_ptr() not in seen)
     assert extra < 0.05 * sum(p.numel() for p in net.parameters())
@@ -240,7 +240,7 @@ def test_a_model_made_in_inference_mode_adapts() -> None:
         net = nn.Sequential(
             nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
         )
-        adapter = resitta.adapt(net.eval())
+        adapter = resitta.adapt(net.eval(), "resitta")
         adapter(images(130))
     assert adapter.stats.updates == 2
 
@@ -259,7 +259,7 @@ def test_a_state_survives_a_file_without_pickled_code(model: nn.Module, method: 
 
 
 def test_a_state_dict_is_a_snapshot(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(100))
     snapshot = adapter.state_dict()
     first = adapter(images(100, seed=1))
@@ -279,7 +279,7 @@ def test_a_state_dict_is_a_snapshot(model: nn.Module) -> None:
     ],
 )
 def test_a_state_that_does_not_fit_leaves_the_adapter_as_it_was(model: nn.Module, spoil: Callable[[Any], Any]) -> None:
-    adapter, other = resitta.adapt(model), resitta.adapt(model)
+    adapter, other = resitta.adapt(model, "resitta"), resitta.adapt(model, "resitta")
     adapter(images(100))
     other(images(100, seed=5))
     before, state = adapter.state_dict(), other.state_dict()
@@ -290,20 +290,20 @@ def test_a_state_that_does_not_fit_leaves_the_adapter_as_it_was(model: nn.Module
 
 
 def test_another_architecture_or_method_is_refused(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     with pytest.raises(BadState):
         adapter.load_state_dict(resitta.adapt(model, "rotta").state_dict())
 
 
 def test_an_adapter_can_be_part_of_a_larger_module(model: nn.Module) -> None:
-    outer, twin = nn.ModuleDict({"a": resitta.adapt(model)}), nn.ModuleDict({"a": resitta.adapt(model, seed=4)})
+    outer, twin = (nn.ModuleDict({"a": resitta.adapt(model, "resitta", seed=seed)}) for seed in (0, 4))
     outer["a"](images(100))
     twin.load_state_dict(outer.state_dict())
     assert torch.equal(outer["a"](images(100, seed=1)), twin["a"](images(100, seed=1)))
 
 
 def test_an_adapter_can_be_copied(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(100))
     twin = copy.deepcopy(adapter)
     first = adapter(images(100, seed=1))
@@ -316,7 +316,7 @@ def test_an_adapter_frees_its_memory(model: nn.Module) -> None:
         return sum(type(o) in (Tensor, nn.Parameter) for o in gc.get_objects())
 
     before = tensors()
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(100))
     del adapter
     assert tensors() <= before
@@ -326,7 +326,7 @@ def test_an_adapter_frees_its_memory(model: nn.Module) -> None:
 
 
 def test_stats_tell_the_truth(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     logits = torch.cat([adapter(images(n, seed=n)) for n in (50, 60, 40)])
     stats = adapter.stats
     p = logits.softmax(1)
@@ -371,7 +371,7 @@ def test_what_batchnorm_cannot_express_is_not_exported(model: nn.Module, method:
 
 
 def test_nested_pauses(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     with adapter.paused():
         with adapter.paused():
             adapter(images(3))
@@ -382,7 +382,7 @@ def test_nested_pauses(model: nn.Module) -> None:
 
 
 def test_repr_says_what_adapts(model: nn.Module) -> None:
-    assert "80 own parameters beside the model's" in repr(resitta.adapt(model))
+    assert "80 own parameters beside the model's" in repr(resitta.adapt(model, "resitta"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -421,7 +421,7 @@ def test_a_model_that_normalises_in_place_changes_nobodys_images(model: nn.Modul
 
 def test_a_callers_autocast_changes_nothing(model: nn.Module) -> None:
     images = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    plain, inside = resitta.adapt(model), resitta.adapt(model)
+    plain, inside = resitta.adapt(model, "resitta"), resitta.adapt(model, "resitta")
     for _ in range(2):
         expected = plain(images)
         with torch.autocast("cpu", torch.bfloat16):
@@ -498,7 +498,7 @@ def test_steps_after_a_conversion_are_as_small_as_before(model: nn.Module, metho
 
 def test_the_normalisation_is_not_rounded_by_a_conversion(model: nn.Module) -> None:
     mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-    adapter = resitta.adapt(model, normalized=(mean, std))
+    adapter = resitta.adapt(model, "resitta", normalized=(mean, std))
     white = (1 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1) * torch.ones(2, 3, 10, 10)
     expected = adapter(white)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -529,7 +529,7 @@ def test_a_default_precision_is_not_taken_for_a_conversion(model: nn.Module) -> 
 
 
 def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module) -> None:
-    adapter = resitta.adapt(model, background=True)
+    adapter = resitta.adapt(model, "resitta", background=True)
     assert adapter.background is not None
     adapter(images(64))
     with adapter.background.thread:  # nothing is learned meanwhile
@@ -547,7 +547,7 @@ def test_a_conversion_takes_what_waits_to_be_learned_from_along(model: nn.Module
 def test_all_that_watches_a_learner_bears_a_conversion(model: nn.Module) -> None:
     settings: list[dict[str, Any]] = [{"background": True}, {"guard": True, "anchor": 0.1, "reset_on_shift": 2.0}]
     for chosen in settings:
-        adapter = resitta.adapt(model, **chosen)
+        adapter = resitta.adapt(model, "resitta", **chosen)
         for dtype in (torch.float64, torch.bfloat16, torch.float32):
             adapter.to(dtype)
             for seed in range(3):
@@ -597,7 +597,7 @@ def test_a_model_that_reads_its_layers_attributes_works(model: nn.Module) -> Non
         return net(x) + 0 * layer.num_features * layer.weight.sum()
 
     reads = Around(model, read)
-    assert torch.equal(resitta.adapt(reads)(images(70)), resitta.adapt(model)(images(70)))
+    assert torch.equal(resitta.adapt(reads, "resitta")(images(70)), resitta.adapt(model, "resitta")(images(70)))
 
 
 @pytest.mark.parametrize("method", ["tent", "resitta"])
@@ -613,7 +613,7 @@ def test_what_a_model_raises_comes_out_as_it_is(model: nn.Module, error: type[Ex
         raise error("only squares")
 
     with pytest.raises(error, match="^only squares$") as caught:
-        resitta.adapt(Around(model, refuse))(images(2))
+        resitta.adapt(Around(model, refuse), "resitta")(images(2))
     assert caught.type is error
     assert caught.traceback[-1].name == "refuse"
 
@@ -624,7 +624,7 @@ def test_a_misfit_inside_a_model_that_has_taken_such_images_is_not_the_images_fa
     def breaks(net: nn.Module, x: Tensor) -> Any:
         return net(x[:, :2] if broken else x)
 
-    adapter = resitta.adapt(Around(model, breaks))
+    adapter = resitta.adapt(Around(model, breaks), "resitta")
     adapter(images(2))
     broken = True
     with pytest.raises(RuntimeError, match=r"expected input\[2, 2, 10, 10\] to have 3 channels") as caught:
@@ -633,7 +633,7 @@ def test_a_misfit_inside_a_model_that_has_taken_such_images_is_not_the_images_fa
 
 
 def test_reset_inside_a_pause_stays_paused(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     with adapter.paused():
         adapter.reset()
         adapter(images(4))
@@ -665,7 +665,7 @@ def test_notes_statistics_drift_too(model: nn.Module) -> None:
 @pytest.mark.parametrize("normalized", [0.5, (0.5,), ("a", "b"), ((0.5,), (0.0,)), ((0.5, 0.5), (1.0,))])
 def test_a_wrong_normalisation_is_refused(model: nn.Module, normalized: Any) -> None:
     with pytest.raises(BadSetting, match="normalized"):
-        resitta.adapt(model, normalized=normalized)
+        resitta.adapt(model, "resitta", normalized=normalized)
 
 
 def test_normalized_images_of_low_precision_are_taken(model: nn.Module) -> None:
@@ -673,7 +673,7 @@ def test_normalized_images_of_low_precision_are_taken(model: nn.Module) -> None:
     black = (
         (torch.zeros(2, 3, 10, 10) - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     ).bfloat16()
-    assert resitta.adapt(model, normalized=(mean, std))(black).shape == (2, 5)
+    assert resitta.adapt(model, "resitta", normalized=(mean, std))(black).shape == (2, 5)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -681,14 +681,14 @@ def test_scripted_and_lazy_models_are_refused_in_words(model: nn.Module) -> None
     with pytest.raises(UnsuitableModel, match="compiled to TorchScript"):
         resitta.adapt(torch.jit.script(model), "source")
     with pytest.raises(UnsuitableModel, match="uninitialised lazy layers"):
-        resitta.adapt(nn.Sequential(nn.LazyBatchNorm2d(affine=False)))
+        resitta.adapt(nn.Sequential(nn.LazyBatchNorm2d(affine=False)), "resitta")
 
 
 def test_layers_hidden_in_a_plain_list_are_refused_in_words(model: nn.Module) -> None:
     hidden = Around(model, lambda net, x: net(x))
     vars(hidden)["steps"] = [model.get_submodule("1")]
     with pytest.raises(UnsuitableModel, match=r"Around keeps BatchNorm layers in the plain list 'steps'.*ModuleList"):
-        resitta.adapt(hidden)
+        resitta.adapt(hidden, "resitta")
 
 
 def test_a_default_device_elsewhere_does_not_matter(model: nn.Module) -> None:
@@ -704,7 +704,7 @@ def test_a_default_device_elsewhere_does_not_matter(model: nn.Module) -> None:
 
 def test_export_keeps_what_the_caller_had_frozen(model: nn.Module) -> None:
     next(model.parameters()).requires_grad_(False)
-    flags = [p.requires_grad for p in resitta.adapt(model).export().parameters()]
+    flags = [p.requires_grad for p in resitta.adapt(model, "resitta").export().parameters()]
     assert flags == [False] + [True] * (len(flags) - 1)
 
 
@@ -771,7 +771,7 @@ def test_methods_that_need_their_own_predictions_say_so(model: nn.Module, method
     ],
 )
 def test_logits_that_do_not_belong_to_the_images_are_refused(model: nn.Module, logits: Any, message: str) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     before = adapter.state_dict()
     with pytest.raises(BadOutput, match=message):
         adapter.learn_from(images(8), logits)
@@ -779,7 +779,7 @@ def test_logits_that_do_not_belong_to_the_images_are_refused(model: nn.Module, l
 
 
 def test_logits_of_other_classes_are_refused(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(8))
     with pytest.raises(BadOutput, match="must be 8×5 for these images, found 8×7"):
         adapter.learn_from(images(8), torch.zeros(8, 7))
@@ -792,7 +792,7 @@ def test_learn_from_checks_images_pauses_and_calls_callbacks(model: nn.Module) -
         def after_step(self, adapter: Adapter, images: Tensor, logits: Tensor) -> None:
             seen.append(len(images))
 
-    adapter = resitta.adapt(model, non_finite="skip")
+    adapter = resitta.adapt(model, "resitta", non_finite="skip")
     adapter.add_callback(Counter())
     batch, logits = images(8), torch.randn(8, 5)
     with pytest.raises(BadImages, match="divide by 255"):
@@ -807,7 +807,7 @@ def test_learn_from_checks_images_pauses_and_calls_callbacks(model: nn.Module) -
 
 
 def test_learn_from_is_all_or_nothing(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(40))
     before = adapter.state_dict()
     monkeypatch.setattr(adapter.learner.networks, "move_teacher", lambda: 1 / 0)
@@ -817,7 +817,7 @@ def test_learn_from_is_all_or_nothing(model: nn.Module, monkeypatch: pytest.Monk
 
 
 def test_a_background_adapter_learns_from_predictions_in_its_thread(model: nn.Module) -> None:
-    adapter = resitta.adapt(model, background=True)
+    adapter = resitta.adapt(model, "resitta", background=True)
     adapter.learn_from(images(64), torch.randn(64, 5))
     adapter.sync()
     assert (adapter.stats.samples, adapter.stats.updates) == (64, 1)

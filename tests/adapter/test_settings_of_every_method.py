@@ -107,7 +107,8 @@ def test_a_saved_adapter_goes_on_with_its_label_prior(tmp_path: Any) -> None:
     expected = answers(adapter, pixels)
     assert all(torch.equal(answers(other, pixels), expected) for other in others)
     adapter.reset()
-    assert adapter.stats.label_prior == resitta.adapt(reader_of_colours(), label_prior="temporal").stats.label_prior
+    fresh = resitta.adapt(reader_of_colours(), "resitta", label_prior="temporal")
+    assert adapter.stats.label_prior == fresh.stats.label_prior
 
 
 @pytest.mark.parametrize("guard", [False, True])

@@ -40,7 +40,7 @@ def test_every_n_updates_and_the_last_k(model: nn.Module, images: Images, tmp_pa
 
 
 def test_several_updates_in_one_call_count(model: nn.Module, images: Images, tmp_path: Path) -> None:
-    adapter = resitta.adapt(model, update_every=8)
+    adapter = resitta.adapt(model, "resitta", update_every=8)
     adapter.add_callback(Autosave(tmp_path, updates=3))
     adapter(images(40))
     assert updates_in(tmp_path) == [5]

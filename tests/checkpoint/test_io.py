@@ -79,7 +79,7 @@ def reseal(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 def test_what_does_not_fit_leaves_the_running_adapter_as_it_was(
     model: nn.Module, images: Images, identical: Same, tmp_path: Path, *, spoil: Callable[[Path], Any], message: str
 ) -> None:
-    adapter, other = resitta.adapt(model), resitta.adapt(model)
+    adapter, other = resitta.adapt(model, "resitta"), resitta.adapt(model, "resitta")
     adapter(images(150))
     adapter.save(tmp_path / "x")
     other(images(90, seed=1))
@@ -107,7 +107,7 @@ def test_no_file_is_left_or_changed_by_a_save_that_fails(
 
 
 def test_the_fingerprint_follows_a_conversion(model: nn.Module, images: Images, tmp_path: Path) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter.save(tmp_path / "x")
     adapter.double()
     adapter(images(70).double())
@@ -120,7 +120,7 @@ def test_the_fingerprint_follows_a_conversion(model: nn.Module, images: Images, 
 def test_without_safetensors_the_extra_is_named(
     model: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter.save(tmp_path / "x")
     monkeypatch.setitem(__import__("sys").modules, "safetensors.torch", None)
     for use in (adapter.save, adapter.restore):
@@ -130,7 +130,7 @@ def test_without_safetensors_the_extra_is_named(
 
 def test_another_number_of_classes_is_noticed_by_load_state_dict(model: nn.Module, images: Images) -> None:
     wider = nn.Sequential(*list(model.children())[:-1], nn.Linear(12, 7))
-    adapter, other = resitta.adapt(model), resitta.adapt(wider)
+    adapter, other = resitta.adapt(model, "resitta"), resitta.adapt(wider, "resitta")
     other(images(70))
     with pytest.raises(BadState, match="other names or shapes, or other classes"):
         adapter.load_state_dict(other.state_dict())
@@ -144,7 +144,7 @@ def brighter(images: Tensor) -> Tensor:
 def test_a_state_with_other_functions_is_refused(
     model: nn.Module, images: Images, identical: Same, tmp_path: Path, views: tuple[Any, Any]
 ) -> None:
-    adapter, other = (resitta.adapt(model, strong_view=view) for view in views)
+    adapter, other = (resitta.adapt(model, "resitta", strong_view=view) for view in views)
     adapter(images(70))
     adapter.save(tmp_path / "x")
     before = other.state_dict()
@@ -178,7 +178,7 @@ def test_options_that_differ_are_told(
     ours: dict[str, Any],
     message: str,
 ) -> None:
-    adapter, other = resitta.adapt(model, **theirs), resitta.adapt(model, **ours)
+    adapter, other = resitta.adapt(model, "resitta", **theirs), resitta.adapt(model, "resitta", **ours)
     adapter(images(70))
     adapter.save(tmp_path / "x")
     other.restore(tmp_path / "x")
@@ -192,7 +192,7 @@ def test_options_that_differ_are_told(
 def test_equal_options_are_not_worth_a_word(
     model: nn.Module, images: Images, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    adapter = resitta.adapt(model, seed=2, guard=True)
+    adapter = resitta.adapt(model, "resitta", seed=2, guard=True)
     adapter.save(tmp_path / "x")
     adapter.restore(tmp_path / "x")
     assert caplog.records == []

@@ -61,7 +61,7 @@ def test_all_nine_are_tested() -> None:
 def test_settings_and_options_are_in_the_file(
     model: nn.Module, images: Images, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    adapter = resitta.adapt(model, **settings)
+    adapter = resitta.adapt(model, "resitta", **settings)
     adapter(images(150))
     adapter.save(tmp_path / "x")
     other = resitta.load(model, tmp_path / "x")
@@ -78,7 +78,7 @@ def test_settings_and_options_are_in_the_file(
 def test_precision_is_kept(
     model: nn.Module, images: Images, identical: Same, tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    adapter = resitta.adapt(model.to(dtype))
+    adapter = resitta.adapt(model.to(dtype), "resitta")
     adapter(images(150).to(dtype))
     adapter.save(tmp_path / "x")
     other = resitta.load(model, tmp_path / "x")
@@ -102,7 +102,7 @@ def logits_of(answer: Any) -> Tensor:
 
 def test_functions_are_passed_again(model: nn.Module, images: Images, tmp_path: Path) -> None:
     wrapped = Wrapped(model)
-    adapter = resitta.adapt(wrapped, strong_view=identity, output=logits_of)
+    adapter = resitta.adapt(wrapped, "resitta", strong_view=identity, output=logits_of)
     adapter(images(150))
     adapter.save(tmp_path / "x")
     other = resitta.load(wrapped, tmp_path / "x", strong_view=identity, output=logits_of)
@@ -120,14 +120,14 @@ def test_functions_are_passed_again(model: nn.Module, images: Images, tmp_path: 
 
 
 def test_a_key_for_the_output_is_in_the_file(model: nn.Module, images: Images, tmp_path: Path) -> None:
-    resitta.adapt(Wrapped(model), output="logits").save(tmp_path / "x")
+    resitta.adapt(Wrapped(model), "resitta", output="logits").save(tmp_path / "x")
     assert resitta.load(Wrapped(model), tmp_path / "x")(images(3)).shape == (3, 5)
     with pytest.raises(BadState, match="it needs no functions"):
         resitta.load(Wrapped(model), tmp_path / "x", output=logits_of)
 
 
 def test_another_model_is_refused(model: nn.Module, images: Images, tmp_path: Path) -> None:
-    resitta.adapt(model).save(tmp_path / "x")
+    resitta.adapt(model, "resitta").save(tmp_path / "x")
     body = list(model.children())[:-1]
     with pytest.raises(BadState, match=r"another model \(other names or shapes\); load it with that one"):
         resitta.load(nn.Sequential(*body, nn.Linear(12, 7)), tmp_path / "x")

@@ -81,7 +81,7 @@ def refuses(adapter: Adapter, other: Adapter, path: Path, spoil: Callable[[State
 
 @pytest.mark.parametrize("case", RESITTA)
 def test_resitta(model: nn.Module, images: Images, identical: Same, tmp_path: Path, case: str) -> None:
-    adapter, other = resitta.adapt(model, reset_on_shift=2.0), resitta.adapt(model, reset_on_shift=2.0)
+    adapter, other = (resitta.adapt(model, "resitta", reset_on_shift=2.0) for _ in range(2))
     adapter(images(150))
     other(images(70, seed=1))
     before = other.state_dict()

@@ -17,7 +17,7 @@ from resitta.serve.settings import Limits
 
 @pytest.fixture
 def writer(model: nn.Module, tmp_path: Path) -> Iterator[WriterActor]:
-    actor = WriterActor(partial(resitta.adapt, model), Path.cwd(), tmp_path, Limits())
+    actor = WriterActor(partial(resitta.adapt, model, "resitta"), Path.cwd(), tmp_path, Limits())
     yield actor
     actor.close()
 
@@ -67,7 +67,7 @@ def test_tasks_are_done_and_refusals_travel(writer: WriterActor) -> None:
 
 
 def test_clients_are_told_apart_by_the_writer(model: nn.Module, tmp_path: Path) -> None:
-    writer = WriterActor(partial(resitta.adapt, model, guard=True), Path.cwd(), tmp_path, Limits())
+    writer = WriterActor(partial(resitta.adapt, model, "resitta", guard=True), Path.cwd(), tmp_path, Limits())
     try:
         images = torch.rand(64, 3, 10, 10)
         images[8:] = 0

@@ -63,13 +63,13 @@ def test_channels_must_agree_with_normalized() -> None:
 @pytest.mark.parametrize("number", [1, 8])
 def test_images_that_were_not_normalised_are_noticed(model: nn.Module, number: int) -> None:
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    adapter = adapt(model, normalized=(mean.tolist(), std.tolist()))
+    adapter = adapt(model, "resitta", normalized=(mean.tolist(), std.tolist()))
     with pytest.warns(UserWarning, match=r"floats between 0 and 1 came to an adapter with normalized=.* to=adapter"):
         adapter(resitta.images(IMAGES[:number]))
     with warnings.catch_warnings(action="error"):
         adapter((IMAGES[:number] - mean.view(3, 1, 1)) / std.view(3, 1, 1))
         adapter((IMAGES[:number] * 255).byte())
-        adapt(model)(IMAGES)
+        adapt(model, "resitta")(IMAGES)
 
 
 def test_a_network_without_tensors_takes_cpu_floats() -> None:
@@ -116,14 +116,14 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> Tensor:
 
 
 def test_on_the_host_images_are_looked_at_first(model: nn.Module) -> None:
-    adapter = adapt(model)
+    adapter = adapt(model, "resitta")
     assert calls_of(adapter, IMAGES) == ["step"]
     with adapter.paused():
         assert calls_of(adapter, IMAGES) == ["predict"]
 
 
 def test_on_a_device_the_prediction_comes_first(model: nn.Module, on_a_device: Tensor) -> None:
-    adapter = adapt(model)
+    adapter = adapt(model, "resitta")
     assert calls_of(adapter, on_a_device) == ["predict", "learn"]
     with adapter.paused():
         assert calls_of(adapter, on_a_device) == ["predict"]
@@ -137,7 +137,7 @@ def test_a_method_whose_prediction_is_its_step_is_left_to_do_both(
 
 
 def test_watchers_come_before_everything(model: nn.Module, on_a_device: Tensor) -> None:
-    adapter = adapt(model)
+    adapter = adapt(model, "resitta")
     adapter.add_callback(Callback())
     assert calls_of(adapter, on_a_device) == ["step"]
 
@@ -145,7 +145,7 @@ def test_watchers_come_before_everything(model: nn.Module, on_a_device: Tensor) 
 def test_images_with_nan_are_predicted_apart(model: nn.Module, on_a_device: Tensor) -> None:
     on_a_device = on_a_device.clone()
     on_a_device[0] = torch.nan
-    assert calls_of(adapt(model, non_finite="skip"), on_a_device)[1:] == ["predict", "step"]
+    assert calls_of(adapt(model, "resitta", non_finite="skip"), on_a_device)[1:] == ["predict", "step"]
 
 
 @pytest.mark.parametrize(("scale", "message"), [(255, "divide by 255"), (1, "no")])
@@ -173,7 +173,7 @@ def test_the_better_reason_is_told(scale: float, message: str) -> None:
 )
 @pytest.mark.parametrize("background", [False, True])
 def test_an_adapter_is_not_recorded(model: nn.Module, record: Callable[[Any], Any], background: bool) -> None:
-    adapter = adapt(model, background=background)
+    adapter = adapt(model, "resitta", background=background)
     with pytest.raises(NotExportable, match=r"an adapter learns while it predicts.*use adapter.export\(\)"):
         record(adapter)
     assert adapter.stats.samples == 0
@@ -197,6 +197,6 @@ def test_a_learner_without_a_step_of_its_own_predicts_and_learns_from_it() -> No
 
 def test_images_of_three_rows_are_not_taken_for_channels_last() -> None:
     thin = nn.Sequential(nn.Conv2d(3, 4, (3, 1)), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    assert resitta.adapt(thin)(torch.rand(2, 3, 10, 3)).shape == (2, 4)
+    assert resitta.adapt(thin, "resitta")(torch.rand(2, 3, 10, 3)).shape == (2, 4)
     spectral = nn.Sequential(nn.Conv2d(8, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    assert resitta.adapt(spectral)(torch.rand(2, 8, 3, 3)).shape == (2, 4)
+    assert resitta.adapt(spectral, "resitta")(torch.rand(2, 8, 3, 3)).shape == (2, 4)

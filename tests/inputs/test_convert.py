@@ -74,7 +74,7 @@ def test_every_form_gives_the_same_logits_and_learns_the_same(model: nn.Module, 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_model_on_normalised_images_gets_bytes_normalised_and_floats_as_they_are(model: nn.Module, form: str) -> None:
-    adapter = adapt(model, normalized=IMAGENET)
+    adapter = adapt(model, "resitta", normalized=IMAGENET)
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in IMAGENET)
     normal = (BATCH - mean) / std
     floats = {
@@ -167,7 +167,7 @@ def test_pixels_out_of_range_are_refused_but_not_nan() -> None:
 
 
 def test_channels_must_agree_with_the_normalisation(model: nn.Module) -> None:
-    adapter = adapt(model, normalized=IMAGENET)
+    adapter = adapt(model, "resitta", normalized=IMAGENET)
     with pytest.raises(BadImages, match="normalized= names 3 channels, the images have 1; match them"):
         adapter(BYTES[:, :1])
 

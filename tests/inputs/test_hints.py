@@ -18,7 +18,7 @@ ROWS = torch.rand(3, 3, 3, 10, generator=torch.Generator().manual_seed(0))
 
 
 def refusal(model: nn.Module, images: Any) -> str:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     with pytest.raises(BadImages) as caught:
         adapter(images)
     assert adapter.samples == 0
@@ -62,7 +62,7 @@ def test_a_refusal_names_the_expression_that_helps(model: nn.Module, case: str) 
     assert re.search(found, said), said
     advice = re.findall(r"(?:pass|decide with|the axes with|convert with) (.*?)(?:; .*|, or layout=.*)?$", said)
     names = {"images": images, "batch": images, "torch": torch, "numpy": numpy, "resitta": resitta}
-    given = eval((advice or ["images / 255"])[-1], {**names, "adapter": resitta.adapt(model)})
+    given = eval((advice or ["images / 255"])[-1], {**names, "adapter": resitta.adapt(model, "resitta")})
     torch.testing.assert_close(torch.as_tensor(given), expected, rtol=0, atol=1e-7)
 
 

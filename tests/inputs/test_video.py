@@ -51,7 +51,7 @@ def test_both_libraries_agree(film: Path) -> None:
 
 @BOTH
 def test_an_adapter_takes_the_frames(film: Path, model: nn.Module, backend: Any) -> None:
-    adapter = resitta.adapt(model, normalized=((0.5,) * 3, (0.25,) * 3))
+    adapter = resitta.adapt(model, "resitta", normalized=((0.5,) * 3, (0.25,) * 3))
     for images in resitta.video(film, size=10, batch=5, backend=backend, to=adapter):
         assert images.min() < -1  # normalised
         adapter(images)

@@ -82,7 +82,7 @@ def test_watching_changes_no_prediction(model: nn.Module, watched: Adapter) -> N
 
 def test_only_callbacks_are_added(model: nn.Module) -> None:
     with pytest.raises(BadSetting, match="derives from resitta.Callback, found a function"):
-        adapt(model).add_callback(lambda: None)  # type: ignore[arg-type]
+        adapt(model, "resitta").add_callback(lambda: None)  # type: ignore[arg-type]
 
 
 def test_copies_go_without_watchers_that_do_not_ask_to_come_along(watched: Adapter, lines: list[str]) -> None:

@@ -82,7 +82,7 @@ def learned(adapter: Adapter, batches: int) -> Adapter:
 
 
 def test_updates_are_logged_at_intervals_and_other_events_at_once(model: nn.Module) -> None:
-    run, adapter, heard = Run(), adapt(model), list[Event]()
+    run, adapter, heard = Run(), adapt(model, "resitta"), list[Event]()
     adapter.listen(trackers.WandB(run, every=128))
     adapter.listen(heard.append)
     learned(adapter, 5)
@@ -101,7 +101,7 @@ def test_updates_are_logged_at_intervals_and_other_events_at_once(model: nn.Modu
 
 
 def test_after_a_reset_the_first_update_is_logged(model: nn.Module) -> None:
-    run, adapter = Run(), adapt(model)
+    run, adapter = Run(), adapt(model, "resitta")
     adapter.listen(trackers.WandB(run))
     learned(adapter, 2).reset()
     learned(adapter, 2)
@@ -141,7 +141,7 @@ def test_the_run_of_mlflow(given: str | None, active: str | None, used: str) -> 
 
 
 def test_a_tracker_that_fails_stops_nothing(model: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
-    adapter = adapt(model)
+    adapter = adapt(model, "resitta")
     run = Run()
     tracker = trackers.WandB(run)
     run.rows = None  # type: ignore[assignment]
@@ -164,7 +164,7 @@ def test_a_real_mlflow_stores_the_metrics(model: nn.Module, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
     with mlflow.start_run() as run:
-        adapter, tracker, heard = adapt(model), trackers.MLflow(every=128), list[Event]()
+        adapter, tracker, heard = adapt(model, "resitta"), trackers.MLflow(every=128), list[Event]()
         adapter.listen(tracker)
         adapter.listen(heard.append)
         learned(adapter, 5).emit(FIRED)

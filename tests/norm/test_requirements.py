@@ -36,7 +36,7 @@ KINDS: dict[str, nn.Module] = {
     "GroupNorm": nn.GroupNorm(2, 4),
     "InstanceNorm": nn.InstanceNorm2d(4, affine=True),
 }
-NEED_BATCH_NORM = ["bn", "note", "petta", "resitta", "rotta", "tribe", "unmix"]
+NEED_BATCH_NORM = ["bn", "note", "petta", "resitta", "rotta", "tide", "tribe", "unmix"]
 
 
 ANY = {"cofa", "cotta", "lame", "neo", "source", "t3a"}
@@ -75,11 +75,12 @@ def test_the_refusal_names_the_methods_that_work(method: str, kind: str) -> None
     assert str(refused.value) == sentence(method)
 
 
-def test_a_transformer_is_refused_by_name() -> None:
+@pytest.mark.parametrize(("given", "method"), [((), "tide"), (("resitta",), "resitta")])
+def test_a_transformer_is_refused_by_name(given: tuple[str, ...], method: str) -> None:
     vit = VisionTransformer(image_size=8, width=6, depth=1)
     with pytest.raises(UnsuitableModel) as refused:
-        resitta.adapt(vit)
-    assert str(refused.value) == sentence("resitta", model="VisionTransformer")
+        resitta.adapt(vit, *given)
+    assert str(refused.value) == sentence(method, model="VisionTransformer")
 
 
 def test_methods_of_ones_own_are_named_too() -> None:

@@ -62,7 +62,7 @@ def test_with_a_sync_after_every_call_all_is_as_without_background(model: nn.Mod
 
 @pytest.mark.parametrize("settings", [{"train": "all"}, {"norm": "rbn"}, {"refresh": True}, {"precision": "bf16"}])
 def test_variants_are_the_same_too(model: nn.Module, settings: dict[str, Any]) -> None:
-    beside, plain = adapt(model, **settings), resitta.adapt(model, **settings)
+    beside, plain = adapt(model, **settings), resitta.adapt(model, "resitta", **settings)
     for batch in torch.split(images(200), 50):
         assert torch.equal(beside(batch), plain(batch))
         beside.sync()
@@ -75,7 +75,7 @@ def test_it_keeps_every_promise_of_a_method(method: str) -> None:
 
 
 def test_images_that_are_not_finite_are_only_predicted(model: nn.Module) -> None:
-    beside, plain = adapt(model, non_finite="skip"), resitta.adapt(model, non_finite="skip")
+    beside, plain = adapt(model, non_finite="skip"), resitta.adapt(model, "resitta", non_finite="skip")
     batch = images(70)
     batch[3] = torch.nan
     assert torch.equal(beside(batch), plain(batch))
@@ -96,7 +96,7 @@ def test_the_option_is_true_or_false(model: nn.Module) -> None:
 
 
 def test_without_background_sync_does_nothing(model: nn.Module) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter.sync()
     assert adapter.background is None
 
@@ -113,7 +113,7 @@ def test_calls_do_not_wait_for_an_update(gated: resitta.Adapter, gate: Gate, mod
 
 
 def test_a_caller_may_overwrite_images_and_logits(model: nn.Module, gate: Gate) -> None:
-    beside, plain = adapt(model, strong_view=gate), resitta.adapt(model, strong_view=identity)
+    beside, plain = adapt(model, strong_view=gate), resitta.adapt(model, "resitta", strong_view=identity)
     for seed in range(3):
         batch = images(64, seed)
         plain(batch)
@@ -262,7 +262,7 @@ def test_concurrent_callers_lose_nothing(model: nn.Module) -> None:
 
 
 def test_the_state_includes_what_was_offered(model: nn.Module) -> None:
-    beside, plain = adapt(model), resitta.adapt(model)
+    beside, plain = adapt(model), resitta.adapt(model, "resitta")
     beside(images(130))
     plain(images(130))
     assert same(beside.state_dict(), plain.state_dict())
@@ -338,7 +338,7 @@ def test_a_bad_call_is_refused_at_once(model: nn.Module) -> None:
 @pytest.mark.parametrize("action", ["rollback", "reset", "warn"])
 def test_a_guard_acts_as_without_background(model: nn.Module, action: Any) -> None:
     guard = Guard(action=action, max_drift=0.01, window=10)
-    beside, plain = (resitta.adapt(model, guard=guard, background=b) for b in (True, False))
+    beside, plain = (resitta.adapt(model, "resitta", guard=guard, background=b) for b in (True, False))
     for batch in torch.split(images(400), 50):
         assert torch.equal(beside(batch), plain(batch))
         beside.sync()

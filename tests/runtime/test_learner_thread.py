@@ -34,7 +34,7 @@ def images(n: int, seed: int = 0) -> Tensor:
 
 
 def adapt(model: nn.Module, **options: Any) -> resitta.Adapter:
-    return resitta.adapt(model, background=True, **options)
+    return resitta.adapt(model, "resitta", background=True, **options)
 
 
 def learner_thread(adapter: resitta.Adapter) -> LearnerThread:
@@ -190,7 +190,7 @@ CALLING = """
 import os, sys, threading, torch, resitta
 from resitta.conformance import tiny_network
 torch.set_num_threads(1)
-adapter, images = resitta.adapt(tiny_network(), background=True, update_every=16), torch.rand(4, 3, 16, 16)
+adapter, images = resitta.adapt(tiny_network(), "resitta", background=True, update_every=16), torch.rand(4, 3, 16, 16)
 def serve():
     while True:
         adapter(images)
@@ -224,7 +224,7 @@ def test_a_process_ends_in_peace_in_the_middle_of_an_update() -> None:
     code = (
         "import torch, resitta; from resitta.conformance import tiny_network\n"
         "torch.set_num_threads(1)\n"
-        "adapter = resitta.adapt(tiny_network(), background=True, update_every=2)\n"
+        "adapter = resitta.adapt(tiny_network(), 'resitta', background=True, update_every=2)\n"
         "for _ in range(5): adapter(torch.rand(50, 3, 16, 16))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)

@@ -64,7 +64,7 @@ def test_nothing_looks_at_an_adapter_in_the_middle_of_a_step(model: nn.Module) -
         seen.append("updated")
         return batch
 
-    adapter = resitta.adapt(model, strong_view=slow)
+    adapter = resitta.adapt(model, "resitta", strong_view=slow)
 
     def look() -> None:
         assert inside.wait(10)
@@ -145,7 +145,7 @@ def test_a_fork_waits_for_the_step_of_another_thread(model: nn.Module) -> None:
         time.sleep(0.3)
         return batch
 
-    adapter, alone = resitta.adapt(model, strong_view=slow), resitta.adapt(model, strong_view=identity)
+    adapter, alone = (resitta.adapt(model, "resitta", strong_view=view) for view in (slow, identity))
     alone(images(64))  # not in the child: torch's backward pass may hang there once another thread has computed
     server = threading.Thread(target=adapter, args=(images(64),))
     server.start()

@@ -37,7 +37,7 @@ def ctrl_c_raises() -> Iterator[None]:
 def test_ctrl_c_while_a_pause_waits_does_not_leave_the_adapter_paused(
     model: nn.Module, gate: Gate, background: bool
 ) -> None:
-    adapter = resitta.adapt(model, strong_view=gate, background=background)
+    adapter = resitta.adapt(model, "resitta", strong_view=gate, background=background)
     other = threading.Thread(target=adapter, args=(images(64),))
     other.start()
     assert gate.reached.wait(20)
@@ -58,7 +58,7 @@ def test_any_handler_may_raise_while_a_pause_waits(model: nn.Module, gate: Gate)
     def handle(number: int, frame: FrameType | None) -> None:
         raise TooLate
 
-    adapter = resitta.adapt(model, strong_view=gate, background=True)
+    adapter = resitta.adapt(model, "resitta", strong_view=gate, background=True)
     adapter(images(64))
     assert gate.reached.wait(20)
     before = signal.signal(signal.SIGUSR1, handle)
@@ -81,7 +81,7 @@ def test_a_handler_that_raises_while_a_turn_is_awaited_leaves_the_worker_at_work
     def handle(number: int, frame: FrameType | None) -> None:
         raise TooLate
 
-    adapter = resitta.adapt(model, background=True)
+    adapter = resitta.adapt(model, "resitta", background=True)
     inside, leave = threading.Event(), threading.Event()
 
     def have_the_turn() -> None:
@@ -144,7 +144,7 @@ def test_ctrl_c_at_any_line_of_a_pause_does_not_leave_the_adapter_paused(model: 
 
 
 def test_a_pause_waits_for_the_step_of_another_thread(model: nn.Module, gate: Gate) -> None:
-    adapter = resitta.adapt(model, strong_view=gate)
+    adapter = resitta.adapt(model, "resitta", strong_view=gate)
     step = threading.Thread(target=adapter, args=(images(64),))
     step.start()
     assert gate.reached.wait(20)

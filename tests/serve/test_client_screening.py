@@ -11,7 +11,7 @@ from resitta.serve.events import Events
 
 
 def screening_for(model: nn.Module, *, guard: Guard | bool = True, most: int = 1000) -> ClientScreening:
-    return ClientScreening(resitta.adapt(model, guard=guard), Events(), most=most)
+    return ClientScreening(resitta.adapt(model, "resitta", guard=guard), Events(), most=most)
 
 
 def batch(n: int, black: int = 0) -> tuple[Tensor, Tensor]:

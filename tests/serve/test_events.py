@@ -10,7 +10,7 @@ from resitta.serve.learning import guard_counts
 
 
 def test_a_reason_has_a_beginning_and_an_end(model: nn.Module) -> None:
-    events, adapter = Events(), adapt(model)
+    events, adapter = Events(), adapt(model, "resitta")
     events.on_event(adapter, GuardFired(samples=9, reason="unknown", value=3, bound=0, action="skip"))
     events.on_event(adapter, GuardFired(samples=9, reason="drift", value=2.5, bound=1.5, action="rollback"))
     events.on_event(adapter, GuardEnded(samples=99, reason="unknown", found=706, lasted=1500))
@@ -27,7 +27,7 @@ def test_a_reason_has_a_beginning_and_an_end(model: nn.Module) -> None:
 
 
 def test_counts_of_guards_never_fall(model: nn.Module) -> None:
-    adapter = adapt(model, guard=Guard(window=64))
+    adapter = adapt(model, "resitta", guard=Guard(window=64))
     before = adapter.state_dict()
     adapter(torch.zeros(64, 3, 16, 16))
     assert guard_counts(adapter)["unknown"] == 64

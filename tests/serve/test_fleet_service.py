@@ -204,8 +204,8 @@ def test_a_folder_of_another_model_or_of_a_service_of_one_stream_is_refused(tmp_
     with pytest.raises(BadState, match=r"stream-a.safetensors"):
         fleet_service(tmp_path / "streams", capacity=16)
     with pytest.raises(BadSetting, match="holds the streams of a fleet; serve it with --fleet"):
-        Service(resitta.adapt(model), size=SIZE, state=tmp_path / "streams")
-    with Service(resitta.adapt(model), size=SIZE, state=tmp_path / "single") as single:
+        Service(resitta.adapt(model, "resitta"), size=SIZE, state=tmp_path / "streams")
+    with Service(resitta.adapt(model, "resitta"), size=SIZE, state=tmp_path / "single") as single:
         single.writer.ask("snapshot").result(10)
     with pytest.raises(BadSetting, match="holds the snapshots of a service of one stream"):
         fleet_service(tmp_path / "single")

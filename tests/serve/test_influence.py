@@ -75,7 +75,7 @@ def kept(influences: Influences, *names: str, times: int = OWN) -> None:
 
 
 def test_clients_take_turns_every_few_updates(model: nn.Module) -> None:
-    influences = Influences(resitta.adapt(model))
+    influences = Influences(resitta.adapt(model, "resitta"))
     kept(influences, "a", "b", "c")
     influences.measure(EVERY - 1)
     assert influences["a"].effect is None
@@ -91,7 +91,7 @@ def test_clients_take_turns_every_few_updates(model: nn.Module) -> None:
 
 
 def test_who_is_under_suspicion_is_next(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    influences, measured = Influences(resitta.adapt(model)), list[str]()
+    influences, measured = Influences(resitta.adapt(model, "resitta")), list[str]()
 
     def effect(self: Influences, key: str) -> Effect:
         measured.append(key)
@@ -107,7 +107,7 @@ def test_who_is_under_suspicion_is_next(model: nn.Module, monkeypatch: pytest.Mo
 
 
 def test_one_client_alone_and_methods_without_a_teacher_are_not_measured(model: nn.Module) -> None:
-    alone = Influences(resitta.adapt(model))
+    alone = Influences(resitta.adapt(model, "resitta"))
     kept(alone, "a")
     assert alone.measure(EVERY) is None
     other = Influences(resitta.adapt(model, "note"))
@@ -117,7 +117,7 @@ def test_one_client_alone_and_methods_without_a_teacher_are_not_measured(model: 
 
 
 def test_only_the_clients_that_sent_last_are_kept(model: nn.Module) -> None:
-    influences = Influences(resitta.adapt(model))
+    influences = Influences(resitta.adapt(model, "resitta"))
     for number in range(3 * PRESENT):
         kept(influences, "faithful", f"passing {number}", times=2)
     assert len(influences._known) == PRESENT
@@ -125,7 +125,7 @@ def test_only_the_clients_that_sent_last_are_kept(model: nn.Module) -> None:
 
 
 def test_measuring_changes_nothing_in_the_adapter(model: nn.Module) -> None:
-    adapter = resitta.adapt(model, guard=True)
+    adapter = resitta.adapt(model, "resitta", guard=True)
     adapter(torch.rand(70, 3, 10, 10))
     before = adapter.state_dict()
     influences = Influences(adapter)
@@ -243,7 +243,7 @@ def test_an_adversary_is_muted_and_nobody_else(network: nn.Module, attack: Tenso
 
 
 def test_a_client_that_ceases_is_learned_from_again(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    screening = ClientScreening(resitta.adapt(model), Events())
+    screening = ClientScreening(resitta.adapt(model, "resitta"), Events())
     effects = {"good": GOOD, "bad": BAD}
     monkeypatch.setattr(Influences, "_effect", lambda _, key: effects[key])
 

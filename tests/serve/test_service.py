@@ -129,7 +129,7 @@ def test_a_model_that_insists_on_a_layout_learns_before_and_after_a_reset(tmp_pa
             logits: torch.Tensor = self.head(self.bn(images).view(len(images), -1))
             return logits
 
-    with Service(resitta.adapt(Viewing(), update_every=8), size=SIZE, state=tmp_path) as service:
+    with Service(resitta.adapt(Viewing(), "resitta", update_every=8), size=SIZE, state=tmp_path) as service:
         for _ in range(2):
             for _ in range(3):
                 service.submit(images(8)).result(10)
@@ -398,6 +398,6 @@ def test_many_threads_lose_and_double_nothing(make: Make) -> None:
 def test_unsuitable_models_and_names_are_refused_at_the_start(model: nn.Module, tmp_path: Path) -> None:
     grey = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(BadImages, match="refused images of shape"):
-        Service(resitta.adapt(grey), size=SIZE, state=tmp_path)
+        Service(resitta.adapt(grey, "resitta"), size=SIZE, state=tmp_path)
     with pytest.raises(BadSetting, match="has 5 classes, found 2 names"):
-        Service(resitta.adapt(model), size=SIZE, state=tmp_path, names=["a", "b"])
+        Service(resitta.adapt(model, "resitta"), size=SIZE, state=tmp_path, names=["a", "b"])

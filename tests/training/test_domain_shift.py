@@ -99,7 +99,7 @@ def test_images_that_are_not_finite_are_passed_over() -> None:
 
 
 def test_resitta_begins_at_the_source_in_a_new_domain(model: nn.Module) -> None:
-    adapter = adapt(model, reset_on_shift=2.0, eta=0.0)
+    adapter = adapt(model, "resitta", reset_on_shift=2.0, eta=0.0)
     for step in range(6):
         adapter(photos(WINDOW, seed=step))
     layers = [layer for layer in adapter.learner.modules() if isinstance(layer, ResiBN)]
@@ -120,7 +120,7 @@ def test_resitta_begins_at_the_source_in_a_new_domain(model: nn.Module) -> None:
 def test_the_bank_keeps_the_new_domain_from_its_first_image_on(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter, births = adapt(model), list[int]()
+    adapter, births = adapt(model, "resitta"), list[int]()
     memory = adapter.learner.memory()
     monkeypatch.setattr(memory, "forget_before", births.append)
     for n, begun in ((128, None), (63, None), (1, -63), (64, 0)):
@@ -132,7 +132,7 @@ def test_the_bank_keeps_the_new_domain_from_its_first_image_on(
 
 
 def test_the_statistics_return_in_place(model: nn.Module) -> None:
-    learner = adapt(model, reset_on_shift=2.0).learner
+    learner = adapt(model, "resitta", reset_on_shift=2.0).learner
     layers = [layer for layer in learner.modules() if isinstance(layer, ResiBN)]
     places = [tensor.data_ptr() for layer in layers for tensor in layer.statistics()]
     for layer in layers:
@@ -145,10 +145,10 @@ def test_the_statistics_return_in_place(model: nn.Module) -> None:
 
 def test_a_saved_stream_goes_on_in_the_middle_of_a_window(model: nn.Module) -> None:
     stream = [*(photos(40, seed=step) for step in range(6)), *(noisy(photos(40, seed=step)) for step in range(6))]
-    once = adapt(model, reset_on_shift=2.0)
+    once = adapt(model, "resitta", reset_on_shift=2.0)
     for batch in stream[:5]:
         once(batch)
-    again = adapt(model, reset_on_shift=2.0)
+    again = adapt(model, "resitta", reset_on_shift=2.0)
     again.load_state_dict(once.state_dict())
     for batch in stream[5:]:
         assert torch.equal(once(batch), again(batch))
@@ -160,7 +160,7 @@ def test_a_saved_stream_goes_on_in_the_middle_of_a_window(model: nn.Module) -> N
 @pytest.mark.parametrize("norm", ["rbn", "adbn"])
 def test_other_layers_cannot_begin_anew(model: nn.Module, norm: str) -> None:
     with pytest.raises(BadSetting, match="reset_on_shift needs norm='resibn'"):
-        adapt(model, reset_on_shift=2.0, norm=norm)
+        adapt(model, "resitta", reset_on_shift=2.0, norm=norm)
 
 
 @pytest.mark.parametrize("name", ["waiting", "mean", "variance"])

@@ -55,7 +55,7 @@ def shift_in(adapter: resitta.Adapter) -> SharpnessShift:
 
 
 def test_the_detector_gets_the_sharpness_of_each_image(model: nn.Module) -> None:
-    adapter, batch = adapt(model, reset_on_shift=Jump(bound=9)), photos(20)
+    adapter, batch = adapt(model, "resitta", reset_on_shift=Jump(bound=9)), photos(20)
     adapter(batch[:12])
     adapter(batch[12:])
     assert shift_in(adapter).detector.values == image_statistics(batch)[:, SHARPNESS].tolist()  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def test_images_that_are_not_finite_are_passed_over() -> None:
 
 
 def test_resitta_begins_at_the_source_in_a_new_domain(model: nn.Module) -> None:
-    adapter = adapt(model, reset_on_shift=Jump(), eta=0.0, update_every=1000)
+    adapter = adapt(model, "resitta", reset_on_shift=Jump(), eta=0.0, update_every=1000)
     for step in range(3):
         adapter(photos(64, seed=step))
     layer = next(layer for layer in adapter.learner.modules() if isinstance(layer, ResiBN))
@@ -83,7 +83,7 @@ def test_resitta_begins_at_the_source_in_a_new_domain(model: nn.Module) -> None:
 
 def test_each_learner_has_a_detector_of_its_own(model: nn.Module) -> None:
     given = Jump()
-    adapter = adapt(model, reset_on_shift=given)
+    adapter = adapt(model, "resitta", reset_on_shift=given)
     twin = adapter.sibling()
     adapter(photos(20))
     assert given.values == []
@@ -94,7 +94,7 @@ def test_each_learner_has_a_detector_of_its_own(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("detector", [Jump(), Drawing()])
 def test_a_saved_stream_continues_exactly(model: nn.Module, detector: Jump, tmp_path: Path) -> None:
-    once = adapt(model, reset_on_shift=detector)
+    once = adapt(model, "resitta", reset_on_shift=detector)
     for step in range(3):
         once(photos(40, seed=step))
     once.save(tmp_path / "state.safetensors")
@@ -114,18 +114,18 @@ def test_a_saved_stream_continues_exactly(model: nn.Module, detector: Jump, tmp_
 
 
 def test_a_file_asks_for_the_detector(model: nn.Module, tmp_path: Path) -> None:
-    adapt(model, reset_on_shift=Jump()).save(tmp_path / "state")
+    adapt(model, "resitta", reset_on_shift=Jump()).save(tmp_path / "state")
     for wrong in ({}, {"reset_on_shift": 2.0}):
         with pytest.raises(
             BadState, match=r"a detector as reset_on_shift; pass it again: load\(.*reset_on_shift=\.\.\."
         ):
             resitta.load(model, tmp_path / "state", **wrong)
     with pytest.raises(BadState, match="saved with"):
-        adapt(model, reset_on_shift=2.0).restore(tmp_path / "state")
+        adapt(model, "resitta", reset_on_shift=2.0).restore(tmp_path / "state")
 
 
 def test_a_step_that_fails_leaves_the_detector_as_it_was(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = adapt(model, reset_on_shift=Jump())
+    adapter = adapt(model, "resitta", reset_on_shift=Jump())
     adapter(photos(40))
     before = copy.deepcopy(vars(shift_in(adapter).detector)), shift_in(adapter).count
     memory: Any = adapter.learner.memory()
@@ -148,7 +148,7 @@ def test_a_detector_that_fails_prevents_the_step(model: nn.Module) -> None:
                 raise OverflowError
             super().update(value)
 
-    adapter = adapt(model, reset_on_shift=Failing(bound=9))
+    adapter = adapt(model, "resitta", reset_on_shift=Failing(bound=9))
     adapter(photos(40))
     with pytest.raises(OverflowError):
         adapter(photos(40, seed=1))
@@ -156,7 +156,7 @@ def test_a_detector_that_fails_prevents_the_step(model: nn.Module) -> None:
 
 
 def test_a_guard_takes_the_detector_back(model: nn.Module) -> None:
-    adapter = adapt(model, reset_on_shift=Jump(bound=9))
+    adapter = adapt(model, "resitta", reset_on_shift=Jump(bound=9))
     adapter(photos(30))
     snapshot = Snapshot(adapter)
     adapter(photos(20, seed=1))
@@ -186,14 +186,14 @@ def test_a_state_of_another_kind_is_refused(wrong: torch.Tensor) -> None:
 @pytest.mark.parametrize("wrong", [Jump, len, "ADWIN", object(), 0.0])
 def test_other_values_are_refused(model: nn.Module, wrong: Any) -> None:
     with pytest.raises(BadSetting, match="reset_on_shift must be"):
-        adapt(model, reset_on_shift=wrong)
+        adapt(model, "resitta", reset_on_shift=wrong)
 
 
 def test_a_detector_that_cannot_be_copied_is_refused(model: nn.Module) -> None:
     detector: Any = Jump()
     detector.file = open("/dev/null")  # noqa: SIM115
     with detector.file, pytest.raises(BadSetting, match="a Jump cannot be copied"):
-        adapt(model, reset_on_shift=detector)
+        adapt(model, "resitta", reset_on_shift=detector)
 
 
 @pytest.mark.parametrize("kind", ["ADWIN", "KSWIN", "PageHinkley"])
@@ -205,7 +205,7 @@ def test_the_detectors_of_river(model: nn.Module, kind: str, tmp_path: Path) -> 
         return getattr(drift, kind)(**settings.get(kind, {}))
 
     assert isinstance(make(), DriftDetector)
-    adapter, found = adapt(model, reset_on_shift=make()), []
+    adapter, found = adapt(model, "resitta", reset_on_shift=make()), []
     for step in range(10):
         if step == 7:
             adapter.save(tmp_path / "state")

@@ -327,7 +327,7 @@ def test_the_remedy_helps(model: nn.Module, method: str) -> None:
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_stream_of_single_images_is_refused_after_a_few(model: nn.Module, background: bool) -> None:
-    adapter = resitta.adapt(confident(model), background=background)
+    adapter = resitta.adapt(confident(model), "resitta", background=background)
     for seed in range(ROWS - 1):
         adapter(images(1, seed))
     with pytest.raises(BadOutput, match="returns probabilities"):
@@ -363,7 +363,7 @@ def test_one_row_of_logits_settles_it() -> None:
 
 
 def test_nothing_is_looked_at_once_it_is_settled(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = resitta.adapt(model)
+    adapter = resitta.adapt(model, "resitta")
     adapter(images(8))
 
     def look(answers: Answers, logits: Tensor) -> None:
@@ -387,7 +387,7 @@ def test_nothing_is_looked_at_once_it_is_settled(model: nn.Module, monkeypatch: 
     ],
 )
 def test_images_that_do_not_fit_the_weights_are_to_blame(model: nn.Module, layer: Any, message: str) -> None:
-    adapter = resitta.adapt(nn.Sequential(layer(), model).eval())
+    adapter = resitta.adapt(nn.Sequential(layer(), model).eval(), "resitta")
     with pytest.raises(BadImages, match=rf"the model refused images of shape \(2, 3, 10, 10\): .*({message})"):
         adapter(images(2))
 
@@ -409,7 +409,7 @@ def test_a_layout_is_tried_only_while_it_is_unknown(model: nn.Module) -> None:
             return Fails()
 
     failing: list[int] = []
-    adapter = resitta.adapt(Fails())
+    adapter = resitta.adapt(Fails(), "resitta")
     adapter(images(4))
     failing.append(1)
     with pytest.raises(RuntimeError, match="once"):

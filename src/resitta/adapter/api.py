@@ -16,7 +16,7 @@ from resitta.training.network import Normalized, Output, Precision
 
 def adapt(
     model: nn.Module,
-    method: str | Method = "resitta",
+    method: str | Method = "tide",
     *,
     preset: str | None = None,
     seed: int = 0,
@@ -40,7 +40,8 @@ def adapt(
 
     Args:
         model: any classifier: float images N×C×H×W in, logits N×classes out. Each method says what it needs of it.
-        method: a name of `list_methods()`, or a method with its settings such as `methods.ResiTTA(eta=0.05)`.
+        method: a name of `list_methods()`, or a method with its settings such as `methods.ResiTTA(eta=0.05)`. The
+            default is our own method, Tide; "resitta" is the paper's, and the default of `fleet` and `resitta serve`.
         preset: named settings of the method: "cifar10", "cifar100", "imagenet".
         seed: fixes all randomness.
         output: where the logits are when the model returns more than them: a key, an attribute, an index or a function.

@@ -53,7 +53,7 @@ def fleet(
 
     Args:
         model: as `adapt` takes it, on the device where it stays.
-        method: as `adapt` takes it.
+        method: as `adapt` takes it, but the default is the paper's.
         folder: where streams are kept: those that there is no room for in memory, and every `autosave` samples each.
             A fleet continues with the streams that it finds there. Needs the extra `state`.
         max_streams: how many streams stay in memory; those used least recently go to the folder and come back.

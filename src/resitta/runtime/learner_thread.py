@@ -37,7 +37,7 @@ class LearnerThread:
 
     >>> from resitta import adapt
     >>> from resitta.conformance import tiny_network
-    >>> adapter = adapt(tiny_network(), background=True)
+    >>> adapter = adapt(tiny_network(), "resitta", background=True)
     >>> logits = adapter(torch.rand(10, 3, 8, 8))
     >>> with adapter.background.thread:
     ...     print(adapter.samples)

@@ -71,7 +71,7 @@ class ClientScreening:
 
     >>> import resitta
     >>> from resitta.conformance import tiny_network
-    >>> screening = ClientScreening(resitta.adapt(tiny_network(), guard=True), Events())
+    >>> screening = ClientScreening(resitta.adapt(tiny_network(), "resitta", guard=True), Events())
     >>> images, logits = torch.rand(2, 3, 8, 8), torch.tensor([[9.0, 0, 0], [9.0, 0, 0]])
     >>> images[1] = 0
     >>> screening.allowed(images, logits, ["192.0.2.1", "192.0.2.2"]).tolist()

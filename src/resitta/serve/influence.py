@@ -129,7 +129,7 @@ class Influences:
 
     >>> import resitta
     >>> from resitta.conformance import tiny_network
-    >>> influences = Influences(resitta.adapt(tiny_network()))
+    >>> influences = Influences(resitta.adapt(tiny_network(), "resitta"))
     >>> for _ in range(OWN):
     ...     influences.keep(torch.rand(4, 3, 8, 8), ["a", "a", "b", "b"])
     >>> influences.measure(EVERY), influences["a"].effect is not None, influences["b"].effect is None

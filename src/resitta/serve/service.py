@@ -66,7 +66,7 @@ class Service:
     >>> import tempfile, resitta
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    >>> with Service(resitta.adapt(model), size=8, state=Path(tempfile.mkdtemp())) as service:
+    >>> with Service(resitta.adapt(model, "resitta"), size=8, state=Path(tempfile.mkdtemp())) as service:
     ...     answer = service.submit(torch.rand(2, 3, 8, 8)).result()
     >>> answer.logits.shape, answer.version, answer.learned
     (torch.Size([2, 4]), 0, 2)
@@ -141,7 +141,7 @@ class Service:
 
         >>> import tempfile, resitta
         >>> from resitta.conformance import tiny_network
-        >>> adapter = resitta.adapt(tiny_network(), shadow=1.0)
+        >>> adapter = resitta.adapt(tiny_network(), "resitta", shadow=1.0)
         >>> with Service(adapter, size=8, state=Path(tempfile.mkdtemp())) as service:
         ...     answer = service.submit(torch.rand(2, 3, 8, 8)).result()
         ...     service.feedback([*answer.ids, "0-1"], [3, 4, 0])

@@ -88,7 +88,7 @@ def test_saturated_images_do_not_enter_the_memory(model: nn.Module) -> None:
     ordinary = pictures(320)
     bright = (pictures(320, seed=1) + 0.7).clamp(max=1)
     for guard, clock in ((Guard(), 320), (Guard(max_clipped=1.0), 640)):
-        adapter = adapt(model, guard=guard)
+        adapter = adapt(model, "resitta", guard=guard)
         for batch in torch.split(torch.cat([ordinary, bright]), 64):
             adapter(batch)
         memory = adapter.learner.memory()
@@ -97,7 +97,7 @@ def test_saturated_images_do_not_enter_the_memory(model: nn.Module) -> None:
 
 
 def test_a_failed_step_leaves_no_trace(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = adapt(model, guard=True)
+    adapter = adapt(model, "resitta", guard=True)
     adapter(pictures(8))
     before = adapter.state_dict()["_extra_state"]["guard"]["case"]["exposure"]
     with monkeypatch.context() as broken:
@@ -110,7 +110,7 @@ def test_a_failed_step_leaves_no_trace(model: nn.Module, monkeypatch: pytest.Mon
 
 
 def test_it_goes_on_from_a_state_and_from_one_of_earlier_versions(model: nn.Module) -> None:
-    adapter, other, third = (adapt(model, guard=True) for _ in range(3))
+    adapter, other, third = (adapt(model, "resitta", guard=True) for _ in range(3))
     adapter(pictures(64))
     state = adapter.state_dict()
     other.load_state_dict(state)

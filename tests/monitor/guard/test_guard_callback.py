@@ -136,7 +136,7 @@ def test_while_the_reason_lasts_nothing_is_learned_and_one_event_tells(watched: 
 
 
 def test_warn_only_tells(model: nn.Module, watched: Make, caplog: pytest.LogCaptureFixture) -> None:
-    (adapter, fired), plain = watched("resitta", Guard(**EAGER, action="warn", max_drift=1e-9)), adapt(model)
+    (adapter, fired), plain = watched("resitta", Guard(**EAGER, action="warn", max_drift=1e-9)), adapt(model, "resitta")
     with caplog.at_level(logging.WARNING, "resitta"):
         for batch in torch.split(stream(192), 64):
             assert torch.equal(adapter(batch), plain(batch))
@@ -159,7 +159,7 @@ def test_reset_returns_to_the_source(model: nn.Module, watched: Make) -> None:
     adapter, fired = watched("resitta", Guard(**EAGER, action="reset", max_drift=1e-9))
     adapter(stream(64))
     assert [event.action for event in fired] == ["reset"]
-    assert same(without_guard(adapter), adapt(model).state_dict())
+    assert same(without_guard(adapter), adapt(model, "resitta").state_dict())
     assert adapter.guard is not None
     assert adapter.guard.counts["drift"] == 1, "the reason is told, though the adapter is new"
     adapter.reset()

@@ -69,7 +69,7 @@ def test_normalised_images_are_judged_by_their_pixels(model: nn.Module) -> None:
     faint = 0.5 + 0.001 * (pictures(64) - 0.5)
     normalized = ([0.5] * 3, [0.001] * 3)
     for images, how in ((faint, None), ((faint - 0.5) / 0.001, normalized)):
-        adapter = adapt(model, guard=True, normalized=how)
+        adapter = adapt(model, "resitta", guard=True, normalized=how)
         adapter(images)
         assert adapter.guard is not None
         assert adapter.guard.counts["unknown"] == 64

@@ -35,9 +35,9 @@ def test_settings_are_frozen_keywords() -> None:
 
 
 def test_a_guard_is_asked_for_by_true_or_by_its_settings(model: nn.Module) -> None:
-    assert adapt(model).guard is None
-    assert adapt(model, guard=False).guard is None
-    by_default, chosen = adapt(model, guard=True).guard, adapt(model, guard=Guard(window=9)).guard
+    assert adapt(model, "resitta").guard is None
+    assert adapt(model, "resitta", guard=False).guard is None
+    by_default, chosen = adapt(model, "resitta", guard=True).guard, adapt(model, "resitta", guard=Guard(window=9)).guard
     assert by_default is not None
     assert by_default.guard == Guard()
     assert chosen is not None
