@@ -32,9 +32,17 @@ def test_tide_stands_beside_the_best_of_each_kind(table_tide: Any, monkeypatch: 
     monkeypatch.setattr(table_tide, "everything", lambda: Measurements((bed,), tuple(cells)))
     rows = table_tide.errors().splitlines()[2:]
     assert rows == ["| CIFAR-10, WRN-16-1, PTTA | 29.0 | 38.8 (`tribe`) | 8.0 | 47.0 (`lame`) |"]
-    single = cell("tide", 9.0, batch_size=1)
-    monkeypatch.setattr(table_tide, "everything", lambda: Measurements((bed,), (*cells, single)))
-    assert table_tide.streams().splitlines()[2:] == ["| PTTA, 100 | 1 | – | 9.0 |", "| PTTA, 100 | 64 | 29.0 | 8.0 |"]
+    more = cell("tide", 9.0, batch_size=1), cell("tide", 6.0, bed="cifar10-wrn28x10")
+    monkeypatch.setattr(table_tide, "everything", lambda: Measurements((bed,), (*cells, *more)))
+    assert table_tide.streams().splitlines()[2:] == [
+        "| CIFAR-10, WRN-16-1, PTTA, 100 | 1 | – | 9.0 |",
+        "| CIFAR-10, WRN-16-1, PTTA, 100 | 64 | 29.0 | 8.0 |",
+        "| CIFAR-10, WRN-28-10, PTTA, 100 | 64 | – | 6.0 |",
+    ]
+
+
+def test_the_best_other_method_is_named_with_its_settings(table_tide: Any) -> None:
+    assert table_tide.best({"tent": 31.0, "resitta anchor=0.1": 30.0}) == "30.0 (`resitta` with `anchor=0.1`)"
 
 
 def test_the_ablation_has_a_row_for_each_part(table_tide: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
