@@ -1,5 +1,6 @@
 import copy
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -54,6 +55,21 @@ def by_hand(count: int = 8) -> list[float]:
     pairs = GraphPairs()
     pairs.enabled = False
     return take_steps(pairs, Steps(), count=count)
+
+
+def test_the_autograd_graph_of_a_step_ends_with_it() -> None:
+    """On a CUDA device the next step could not be recorded while it lives."""
+    pairs, steps, results = GraphPairs(), Steps(), []
+
+    def first(x: Tensor) -> tuple[Tensor, Tensor]:
+        y, total = steps.first(x)
+        results.append(weakref.ref(y))
+        return y, total
+
+    (_, _), finish = pairs(first, steps.second, torch.ones(4, dtype=torch.float64))
+    assert results[0]() is not None
+    finish(torch.ones(4, dtype=torch.float64))
+    assert results[0]() is None
 
 
 def test_without_a_cuda_device_both_halves_are_called_as_they_are() -> None:
