@@ -14,7 +14,8 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.both, self.late, self.idle = nn.Linear(4, 3), nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+        self.both, self.idle = nn.Linear(4, 3), nn.Parameter(torch.ones(2))
+        self.late = nn.Parameter(torch.arange(1.0, 4.0))
 
     def first(self, x: Tensor) -> Tensor:
         logits: Tensor = self.both(x).tanh()
